@@ -31,6 +31,16 @@
 // any source, if the variables of another launcher show that it started several processes.
 // TUTTI_BOOTSTRAP says which of the two counts.
 //
+// # Roles
+//
+// TUTTI_ROLE is the role of this process in its job. Without it the role is the type of the task in
+// TF_CONFIG, or else DMLC_ROLE, which is worker or server. ps-lite's launchers set DMLC_ROLE, and
+// give no ranks, so another source must apply. Without one Find returns an error. It also returns
+// an error for the role scheduler, because the ranks find each other without such a process.
+//
+// An evaluator of TF_CONFIG is not a member of the cluster in TensorFlow. Here it is a job of one
+// rank.
+//
 // # Secrets
 //
 // A rank gets its job's secret in one of these ways. The first that is set counts:

@@ -23,7 +23,7 @@ type membership struct {
 	store store.Store
 
 	mu   sync.Mutex // guards last
-	last int64      // the number of the last epoch of which this process was a member; -1: of none
+	last int64      // the number of the last epoch that this process was a member of; -1: there was none
 }
 
 // membership connects to the launcher's store by TUTTI_STORE_FD, or returns the connection of an
@@ -98,7 +98,7 @@ func (j *Job) Join(ctx context.Context) (*Job, error) {
 		case ctx.Err() != nil:
 			j.members.withdraw(ctx)
 		}
-		return nil, j.storeError(ctx, err)
+		return nil, j.storeError(ctx, "the launcher has not formed an epoch with this process: not all processes have called Init or Rejoin", err)
 	}
 }
 
@@ -261,7 +261,7 @@ func (j *Job) Addresses(ctx context.Context, ranks []int) (texts []string) {
 }
 
 // AwaitBreak returns nil once the epoch of j can no longer start: a member has ended, or has asked
-// for the next epoch. Its error is that of ctx or of the connection to the launcher.
+// for the next epoch. AwaitBreak fails if ctx ends or if the connection to the launcher fails.
 func (j *Job) AwaitBreak(ctx context.Context) error {
 	return j.await(ctx, func(e store.Epoch) bool { return e.Broken || e.Finished })
 }
@@ -279,7 +279,7 @@ func (j *Job) await(ctx context.Context, changed func(store.Epoch) bool) error {
 	for version := uint64(0); ; {
 		e, at, err := j.members.watch(ctx, version)
 		if err != nil {
-			return j.storeError(ctx, err)
+			return j.storeError(ctx, "the launcher has recorded no change of the epoch of this process", err)
 		}
 		if e.Number != j.Incarnation || changed(e) {
 			return nil
@@ -288,14 +288,15 @@ func (j *Job) await(ctx context.Context, changed func(store.Epoch) bool) error {
 	}
 }
 
-// storeError returns the error of a wait for the launcher.
-func (j *Job) storeError(ctx context.Context, err error) error {
+// storeError returns the error of a wait for the launcher. The parameter missing says what the
+// launcher has not done if ctx has ended.
+func (j *Job) storeError(ctx context.Context, missing string, err error) error {
 	var f *fault.Error
 	switch {
 	case errors.As(err, &f):
 		return err
 	case ctx.Err() != nil:
-		return fault.New(fault.ContextKind(ctx.Err()), op, unknown, "the launcher has not formed an epoch with this process: not all processes have called Init or Rejoin: %w", context.Cause(ctx))
+		return fault.New(fault.ContextKind(ctx.Err()), op, unknown, "%s: %w", missing, context.Cause(ctx))
 	case errors.Is(err, store.ErrClosed):
 		return fault.New(fault.NoQuorum, op, unknown, "the launcher has ended, and only the launcher decides who goes on; end this process")
 	}

@@ -96,7 +96,7 @@ func (x *exchange) step(texts []string) (action, error) {
 	switch {
 	case now.write == "":
 	case now.write == x.written && own != nil:
-		now.write = "" // it is there already
+		now.write = "" // the place has this text already
 	default:
 		x.written = now.write
 	}

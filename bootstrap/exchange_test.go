@@ -219,7 +219,8 @@ func TestAllRanksGetTheValueOfRankZero(t *testing.T) {
 	})
 }
 
-// A job may fail at any moment and leave texts. They must not give the next job a wrong value.
+// A job may fail at any moment and leave texts. These texts must not give the next job a wrong
+// value.
 func TestTextsOfAnEarlierJobAreNotUsed(t *testing.T) {
 	for name, texts := range map[string]map[int]string{
 		"before rank 0 came":       {1: "1 OLD -", 2: "1 OLD -"},
@@ -332,8 +333,8 @@ func TestTheErrorNamesTheRanksOfWhichOnlyOldTextsExist(t *testing.T) {
 	})
 }
 
-// Two processes that claim the same rank, or two jobs of one name, must not mix. The later one goes
-// on, and the earlier one leaves its text alone.
+// Two processes that claim the same rank, or two jobs of one name, must not mix. The later process
+// goes on, and the earlier process leaves the text of the later one alone.
 func TestASecondProcessOfTheSameRankIsReported(t *testing.T) {
 	inEveryPlace(t, func(t *testing.T, p place) {
 		for rank, value := range []string{"v", ""} {

@@ -85,6 +85,7 @@ func TestFindReturnsRankSizeAndAddresses(t *testing.T) {
 		"tf_config, chief and worker": {`TF_CONFIG={"cluster":{"worker":["127.0.0.1:2","127.0.0.1:3"],"chief":["127.0.0.1:1"],"ps":["localhost:4"]},"task":{"type":"worker","index":1}}`,
 			want{2, 4, 2, 3, "", "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3,localhost:4", "TF_CONFIG"}},
 		"tf_config, ps":           {`TF_CONFIG={"cluster":{"worker":["127.0.0.1:2"],"ps":["localhost:4"]},"task":{"type":"ps","index":"0"}}`, want{1, 2, 0, 1, "", "127.0.0.1:2,localhost:4", "TF_CONFIG"}},
+		"tf_config, evaluator":    {`TF_CONFIG={"cluster":{"worker":["n0:2","n1:3"],"ps":["n2:4"]},"task":{"type":"evaluator","index":0}}`, want{0, 1, 0, 1, "", "", "TF_CONFIG"}},
 		"tf_config, no cluster":   {`TF_CONFIG={"task":{"type":"worker","index":0}}`, want{0, 1, 0, 1, "", "", "no launcher"}},
 		"slurm batch script":      {"SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0", want{0, 1, 0, 1, "", "", "no launcher"}},
 		"srun, one host":          {srunBase + " SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=n7", want{1, 4, 1, 4, "127.0.0.1:*", "", "SLURM_PROCID"}},
@@ -177,16 +178,27 @@ func TestALeftoverVariableDoesNotMakeAJobOfOneRank(t *testing.T) {
 }
 
 func TestFindReturnsTheRole(t *testing.T) {
-	cluster := `TF_CONFIG={"cluster":{"chief":["127.0.0.1:1"],"worker":["127.0.0.1:2","127.0.0.1:3"],"ps":["127.0.0.1:4"]},"task":{"type":%q,"index":0}}`
+	cluster := `TF_CONFIG={"cluster":{"chief":["127.0.0.1:1"],"worker":["127.0.0.1:2","127.0.0.1:3"],"ps":["127.0.0.1:4"],"evaluator":["127.0.0.1:5"]},"task":{"type":%q,"index":0}}`
+	const rank = "TUTTI_RANK=0 TUTTI_SIZE=2 TUTTI_ROOT=127.0.0.1:1 "
 	for env, want := range map[string]string{
-		fmt.Sprintf(cluster, "chief"):  "chief",
-		fmt.Sprintf(cluster, "worker"): "worker",
-		fmt.Sprintf(cluster, "ps"):     "ps",
+		fmt.Sprintf(cluster, "chief"):     "chief",
+		fmt.Sprintf(cluster, "worker"):    "worker",
+		fmt.Sprintf(cluster, "ps"):        "ps",
+		fmt.Sprintf(cluster, "evaluator"): "evaluator",
 		`TF_CONFIG={"cluster":{"master":["127.0.0.1:1"]},"task":{"type":"master","index":0}}`: "master",
 		`TF_CONFIG={"task":{"type":"worker","index":0}}`:                                      "",
-		// The role belongs to the job that TF_CONFIG describes, and not to another one.
+		// The role belongs to the job that TF_CONFIG describes, and not to another job.
 		"TUTTI_RANK=0 TUTTI_SIZE=1 " + fmt.Sprintf(cluster, "worker"): "",
 		"TUTTI_RANK=0 TUTTI_SIZE=1 TUTTI_ROLE=evaluator":              "evaluator",
+		// DMLC_ROLE names the role where another source gives the rank.
+		rank + "DMLC_ROLE=worker":                                                    "worker",
+		rank + "DMLC_ROLE=server":                                                    "server",
+		"RANK=1 WORLD_SIZE=2 MASTER_ADDR=localhost DMLC_ROLE=server":                 "server",
+		"TUTTI_HOSTS=127.0.0.1:1,127.0.0.1:2 TUTTI_RANK=1 DMLC_ROLE=server":          "server",
+		"SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=n7 DMLC_ROLE=server " + srunBase: "server",
+		rank + "DMLC_ROLE=scheduler TUTTI_ROLE=chief":                                "chief",
+		fmt.Sprintf(cluster, "ps") + " DMLC_ROLE=server":                             "ps",
+		"TUTTI_BOOTSTRAP=single DMLC_ROLE=server":                                    "server",
 	} {
 		j, err := finderOf(strings.Split(env, " ")...).find(Options{})
 		if err != nil {
@@ -258,7 +270,11 @@ func TestFindRefusesAndNamesVariableValueAndRemedy(t *testing.T) {
 		"indexed job, index":    {"JOB_COMPLETION_INDEX=3 WORLD_SIZE=3", []string{"JOB_COMPLETION_INDEX", `"3"`}},
 		"N singletons: torch":   {"WORLD_SIZE=8", []string{"WORLD_SIZE=8", "MASTER_ADDR"}},
 		"tf_config, no json":    {"TF_CONFIG={", []string{"TF_CONFIG", `"{"`, "index"}},
-		"tf_config, evaluator":  {`TF_CONFIG={"cluster":{"worker":["a:1"],"evaluator":["b:1"]},"task":{"type":"evaluator","index":0}}`, []string{"TF_CONFIG", "evaluator"}},
+		"evaluator of several":  {`TF_CONFIG={"cluster":{"worker":["a:1"]},"task":{"type":"evaluator","index":0}} PMI_RANK=0 PMI_SIZE=4`, []string{"PMI_SIZE=4", "TF_CONFIG", "TUTTI_BOOTSTRAP"}},
+		"scheduler":             {"TUTTI_RANK=0 TUTTI_SIZE=2 TUTTI_ROOT=[::1]:1 DMLC_ROLE=scheduler", []string{`DMLC_ROLE="scheduler"`, "tuttirun -np 4 ./worker : -np 2 ./server"}},
+		"scheduler, no rank":    {"DMLC_ROLE=scheduler", []string{`DMLC_ROLE="scheduler"`, "not needed", "tuttirun"}},
+		"server, no rank":       {"DMLC_ROLE=server DMLC_NUM_WORKER=1 DMLC_NUM_SERVER=1", []string{"DMLC_ROLE=server", "which rank", "tuttirun", "TUTTI_BOOTSTRAP=single"}},
+		"role of no rank":       {"TUTTI_RANK=0 TUTTI_SIZE=2 TUTTI_ROOT=[::1]:1 DMLC_ROLE=joint", []string{`DMLC_ROLE="joint"`, "worker or server"}},
 		"tf_config, no task":    {`TF_CONFIG={"cluster":{"worker":["a:1"]}}`, []string{"TF_CONFIG", "which task"}},
 		"tf_config, index":      {`TF_CONFIG={"cluster":{"worker":["a:1"]},"task":{"type":"worker","index":1}}`, []string{"task 1", `"worker"`, "1 of them"}},
 		"tf_config, index text": {`TF_CONFIG={"cluster":{"worker":["a:1"]},"task":{"type":"worker","index":"x"}}`, []string{"task.index"}},

@@ -13,6 +13,7 @@ func FuzzParseTFConfig(f *testing.F) {
 	f.Add(`{"cluster":{"worker":["[::1]:80"]},"task":{"type":"worker","index":"0"},"environment":"cloud"}`)
 	f.Add(`{"cluster":{},"task":{"type":"worker","index":0}}`)
 	f.Add(`{"cluster":{"worker":{"0":"a:1"}},"task":{"type":"worker","index":-1}}`)
+	f.Add(`{"cluster":{"worker":["a:1"]},"task":{"type":"evaluator","index":0}}`)
 	f.Add(`[]`)
 	f.Fuzz(func(t *testing.T, text string) {
 		rank, role, peers, err := parseTFConfig(text)

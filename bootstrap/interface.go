@@ -3,13 +3,13 @@ package bootstrap
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
 
+	"github.com/tutti-go/tutti/internal/route"
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
@@ -47,7 +47,7 @@ func netInterfaces() ([]netInterface, error) {
 }
 
 // placement reads TUTTI_INTERFACE and TUTTI_ADVERTISE, which say where the other ranks reach this
-// one. It refuses both in a job with a list of all addresses, because the list says so already.
+// rank. It refuses both in a job with a list of all addresses, because the list says so already.
 func (f *finder) placement(j *Job) error {
 	for _, name := range []string{vars.Interface, vars.Advertise} {
 		if text, ok := f.get(name); ok && len(j.Peers) > 0 {
@@ -61,7 +61,7 @@ func (f *finder) placement(j *Job) error {
 			err = checkAddr(net.JoinHostPort(host, cmp.Or(port, "1")))
 		}
 		if err != nil {
-			return badVariable(j.Rank, vars.Advertise, text, "is no address", "give host or host:port, at which the other ranks reach this one")
+			return badVariable(j.Rank, vars.Advertise, text, "is no address", "give host or host:port, at which the other ranks reach this rank")
 		}
 		j.advertise = text
 	}
@@ -145,23 +145,23 @@ func describe(all []netInterface) string {
 // reached, or else the first of the same family, or else the first. Without a Root, the default
 // route takes its place. Ranks other than 0 wait until Root's name has an address.
 func (j *Job) selectedHost(ctx context.Context) (string, error) {
-	var near string
+	var near netip.Addr
 	var err error
 	switch {
 	case j.Root == "":
-		near, err = defaultHost(ctx)
+		near, err = route.Default(ctx)
 	case j.Rank == 0:
-		near, err = routeTo(ctx, j.Root)
+		near, err = route.To(ctx, j.Root)
 	default:
 		if near, err = addrTowards(ctx, j.Root); err != nil {
 			return "", j.lookupError(ctx, err)
 		}
 	}
 	best := j.selected[0]
-	if a, bad := netip.ParseAddr(near); errors.Join(err, bad) == nil {
-		if a = a.Unmap(); slices.Contains(j.selected, a) {
-			best = a
-		} else if i := slices.IndexFunc(j.selected, func(s netip.Addr) bool { return s.Is4() == a.Is4() }); i >= 0 {
+	if err == nil {
+		if slices.Contains(j.selected, near) {
+			best = near
+		} else if i := slices.IndexFunc(j.selected, func(s netip.Addr) bool { return s.Is4() == near.Is4() }); i >= 0 {
 			best = j.selected[i]
 		}
 	}

@@ -28,7 +28,8 @@ const unknown = -1
 // process. An option that is set takes precedence over the variable of the same meaning.
 type Options struct {
 	// Lookup reads one variable; nil means os.LookupEnv. A variable that is set to "" counts as not
-	// set. A program that sets options in code passes a Lookup that returns them first.
+	// set. A program that sets options in code passes a Lookup that returns these options, and
+	// reads the environment for all other variables.
 	Lookup func(name string) (value string, ok bool)
 
 	// Secret, if not empty, is the job's secret, of at least 16 bytes. TUTTI_SECRET_FD,
@@ -55,8 +56,8 @@ type Job struct {
 	// the source does not provide them.
 	LocalRank, LocalSize int
 
-	// Role is the role of this process in the job: TUTTI_ROLE, or the type of its task in TF_CONFIG.
-	// It is "" if there is neither.
+	// Role is the role of this process in the job: TUTTI_ROLE, or the type of its task in
+	// TF_CONFIG, or DMLC_ROLE. It is "" if none of these is set.
 	Role string
 
 	// Name is unique among the jobs that run on these hosts; it has at most 64 bytes. Incarnation
@@ -168,6 +169,9 @@ func (f *finder) find(o Options) (*Job, error) {
 	f.stores = o.Stores
 	j, err := f.decide()
 	if err != nil {
+		return nil, err
+	}
+	if err := f.role(j); err != nil {
 		return nil, err
 	}
 	j.Host = f.host()

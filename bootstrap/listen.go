@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/route"
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
@@ -33,7 +35,7 @@ const lookupPause = 250 * time.Millisecond
 // else one that the system chooses. In a range of ports, Listen takes the first that is free. A
 // range does not apply to a rank whose port the job's addresses give.
 //
-// The listener's Addr is where the other ranks reach this one: TUTTI_ADVERTISE, if that is set.
+// The listener's Addr is where the other ranks reach this rank: TUTTI_ADVERTISE, if that is set.
 //
 // Listen looks up names until they have an address, or until ctx ends: those of TUTTI_LISTEN and of
 // Root. Errors are *fault.Error: Refused (address in use, not allowed), Timeout, Canceled.
@@ -91,16 +93,17 @@ func (j *Job) open(ctx context.Context) (net.Listener, error) {
 	case j.Loopback, j.Size == 1, isLoopback(j.Root):
 		return j.bindLoopback(ctx)
 	}
-	if host, err = addrTowards(ctx, j.Root); err != nil {
+	at, err := addrTowards(ctx, j.Root)
+	if err != nil {
 		return nil, j.lookupError(ctx, err)
 	}
-	if isLoopback(host) {
+	if at.IsLoopback() {
 		// Root's name is loopback on this host, and ranks elsewhere need another address.
-		if outward, err := defaultHost(ctx); err == nil {
-			host = outward
+		if outward, err := route.Default(ctx); err == nil {
+			at = outward
 		}
 	}
-	return j.bind(ctx, net.JoinHostPort(host, "0"))
+	return j.bind(ctx, netip.AddrPortFrom(at, 0).String())
 }
 
 // badListen returns the error of a job that cannot use the value of TUTTI_LISTEN.
@@ -219,11 +222,11 @@ func (j *Job) bind(ctx context.Context, addr string) (net.Listener, error) {
 
 // addrTowards returns the address of this machine from which root is reached. If root's name does
 // not resolve, it retries until ctx ends.
-func addrTowards(ctx context.Context, root string) (string, error) {
+func addrTowards(ctx context.Context, root string) (netip.Addr, error) {
 	for {
-		host, err := routeTo(ctx, root)
+		addr, err := route.To(ctx, root)
 		if err == nil || !pause(ctx) {
-			return host, err
+			return addr, err
 		}
 	}
 }
@@ -236,28 +239,6 @@ func pause(ctx context.Context) bool {
 	case <-time.After(lookupPause):
 		return true
 	}
-}
-
-// defaultHost returns the address of this machine on the default route. TEST-NET-1 and the
-// documentation prefix of IPv6 have no hosts, so the routes to them are the default routes.
-func defaultHost(ctx context.Context) (string, error) {
-	host, err := routeTo(ctx, "192.0.2.1:9")
-	if err != nil {
-		host, err = routeTo(ctx, "[2001:db8::1]:9")
-	}
-	return host, err
-}
-
-// routeTo returns the local address of the route to addr. It connects a datagram socket, which asks
-// the routing table and sends nothing.
-func routeTo(ctx context.Context, addr string) (string, error) {
-	c, err := new(net.Dialer).DialContext(ctx, "udp", addr)
-	if err != nil {
-		return "", err
-	}
-	defer c.Close()
-	host, _, err := net.SplitHostPort(c.LocalAddr().String())
-	return host, err
 }
 
 // lookupError returns the error of a look-up that did not succeed in time.

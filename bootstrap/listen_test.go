@@ -144,10 +144,10 @@ func TestListenNamesTheAddressesOfThisMachine(t *testing.T) {
 }
 
 // This test checks that the wait for a name lasts until the deadline, and ends at once when the
-// caller's context ends. A name with an empty label is never asked of a name server.
+// caller's context ends. The name has an empty label, so the resolver asks no name server for it.
 func TestListenLooksUpNamesUntilTheDeadline(t *testing.T) {
-	// The first lookup of a process makes channels for all others, which must not belong to the
-	// bubble.
+	// The first lookup of a process makes channels that all later lookups use. These channels must
+	// not belong to the bubble.
 	net.DefaultResolver.LookupHost(t.Context(), "no..host")
 	synctest.Test(t, func(t *testing.T) {
 		for name, j := range map[string]*Job{

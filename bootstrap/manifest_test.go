@@ -26,7 +26,7 @@ func TestManifestsSetWhatRanksRead(t *testing.T) {
 		for _, m := range regexp.MustCompile(`- \{name: ([A-Z_]+), value: "?([^"}]*)"?\}`).FindAllStringSubmatch(string(text), -1) {
 			env[m[1]] = m[2]
 		}
-		// kubelet sets these from the pod's labels.
+		// kubelet sets these variables from the pod's labels.
 		for _, m := range regexp.MustCompile(`- name: ([A-Z_]+)\n *valueFrom:`).FindAllStringSubmatch(string(text), -1) {
 			env[m[1]] = "1"
 		}

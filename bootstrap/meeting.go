@@ -17,6 +17,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/jobca"
 	"github.com/tutti-go/tutti/internal/pmi"
+	"github.com/tutti-go/tutti/internal/route"
 )
 
 // A launcherStore is this process's connection to the key-value store of a launcher. One goroutine
@@ -133,7 +134,7 @@ func (j *Job) meet(ctx context.Context) (*Job, error) {
 
 // Finalize tells the launcher that this process no longer needs it, if the launcher has a key-value
 // store. From then on the launcher does not end the other ranks when this process ends. So call
-// Finalize when no rank waits for this one any more. Finalize waits two seconds at most.
+// Finalize when no rank waits for this rank any more. Finalize waits two seconds at most.
 func (j *Job) Finalize() {
 	if j.store != nil {
 		j.store.Close() // an error here changes nothing
@@ -254,8 +255,8 @@ func (f *finder) reachableHosts(ctx context.Context) []string {
 			hosts = append(hosts, host)
 		}
 	}
-	if host, err := defaultHost(ctx); err == nil && f.own {
-		add(host)
+	if addr, err := route.Default(ctx); err == nil && f.own {
+		add(addr.String())
 	}
 	for _, a := range f.ownAddrs() {
 		if a.IsGlobalUnicast() {
@@ -375,7 +376,7 @@ func parseInvitation(text string) (in invitation, err error) {
 	}
 	fields := strings.Split(text, ",")
 	if len(fields) < 5 || fields[0] != "1" {
-		return in, errors.New("it is not of this version")
+		return in, errors.New("want the form of this version")
 	}
 	in.token = fields[1]
 	if len(in.token) != tokenDigits || strings.Trim(in.token, "0123456789abcdef") != "" {

@@ -411,7 +411,7 @@ func TestRankZeroOfSeveralHostsListensOnAllItsAddressesAgain(t *testing.T) {
 		// This machine does not have the address 10.0.0.1, so the next job uses loopback.
 		inherited.met.Root = net.JoinHostPort("127.0.0.1", port(j.Root))
 	}
-	// A job that must stay on loopback does so in spite of an earlier one.
+	// A job that must stay on loopback does so in spite of an earlier job.
 	j := *inherited.met
 	j.Loopback = true
 	l, err := j.Listen(t.Context())
@@ -424,7 +424,8 @@ func TestRankZeroOfSeveralHostsListensOnAllItsAddressesAgain(t *testing.T) {
 	}
 }
 
-// The launcher would end this process before it could print its error.
+// If a failed Join closed the connection, the launcher would end this process before the process
+// could print its error.
 func TestAFailedJoinKeepsTheConnectionOpen(t *testing.T) {
 	t.Cleanup(func() { inherited.metBy, inherited.store = "", nil })
 	s := &fakeStore{board: newBoard(), rank: 1, size: 2, localSize: 1}

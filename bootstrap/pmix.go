@@ -86,7 +86,10 @@ func (m *meeting) meetOtherwise(ctx context.Context, j *Job, dialErr error) (*Jo
 	j.Root, j.Peers = plain.Root, plain.Peers
 	j.Name, j.Incarnation, j.Source = plain.Name, plain.Incarnation, plain.Source
 	j.Warnings = append(j.Warnings, fmt.Sprintf("using %s, because: %v", j.Source, err))
-	otherErr := m.finder.checkAlone(j)
+	otherErr := m.finder.role(j)
+	if otherErr == nil {
+		otherErr = m.finder.checkAlone(j)
+	}
 	if otherErr == nil {
 		otherErr = m.finder.protect(j, m.options, false, "")
 	}

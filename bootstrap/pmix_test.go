@@ -27,17 +27,19 @@ func TestAPMIxServerThatHasGoneIsReplacedOnlyByTheSameRankAndSize(t *testing.T) 
 		env    string
 		source string // "" if Join fails
 	}{
-		"no other variables":     {"OMPI_COMM_WORLD_SIZE=2", ""},
-		"the same job, mpirun":   {env + "OMPI_COMM_WORLD_SIZE=2 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1", "MASTER_ADDR"},
-		"the same job, srun":     {env + "SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2", "MASTER_ADDR"},
-		"a list of addresses":    {`OMPI_COMM_WORLD_SIZE=2 TF_CONFIG={"cluster":{"worker":["127.0.0.1:1","127.0.0.1:2"]},"task":{"type":"worker","index":1}}`, "TF_CONFIG"},
-		"the same job, mpirun 4": {strings.ReplaceAll(openMPIBase, "SIZE=4", "SIZE=2") + " OMPI_COMM_WORLD_LOCAL_SIZE=2", "OMPI_COMM_WORLD_RANK"},
-		"another size":           {env + "OMPI_COMM_WORLD_SIZE=4", ""},
-		"another rank":           {strings.Replace(env, "RANK=1", "RANK=0", 1) + "OMPI_COMM_WORLD_SIZE=2", ""},
-		"another rank of a list": {`OMPI_COMM_WORLD_SIZE=2 TF_CONFIG={"cluster":{"worker":["127.0.0.1:1","127.0.0.1:2"]},"task":{"type":"worker","index":0}}`, ""},
-		"no size of a launcher":  {env, ""},
-		"a batch script's size":  {env + "SLURM_STEP_NUM_TASKS=2", ""},
-		"the source is required": {env + "OMPI_COMM_WORLD_SIZE=2 TUTTI_BOOTSTRAP=pmix", ""},
+		"no other variables":      {"OMPI_COMM_WORLD_SIZE=2", ""},
+		"the same job, mpirun":    {env + "OMPI_COMM_WORLD_SIZE=2 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1", "MASTER_ADDR"},
+		"the same job, srun":      {env + "SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2", "MASTER_ADDR"},
+		"a list of addresses":     {`OMPI_COMM_WORLD_SIZE=2 TF_CONFIG={"cluster":{"worker":["127.0.0.1:1","127.0.0.1:2"]},"task":{"type":"worker","index":1}}`, "TF_CONFIG"},
+		"the same job, mpirun 4":  {strings.ReplaceAll(openMPIBase, "SIZE=4", "SIZE=2") + " OMPI_COMM_WORLD_LOCAL_SIZE=2", "OMPI_COMM_WORLD_RANK"},
+		"a list, and a role":      {`TUTTI_ROLE=boss OMPI_COMM_WORLD_SIZE=2 TF_CONFIG={"cluster":{"worker":["127.0.0.1:1","127.0.0.1:2"]},"task":{"type":"worker","index":1}}`, "TF_CONFIG"},
+		"another launcher's role": {"DMLC_ROLE=server " + env + "OMPI_COMM_WORLD_SIZE=2", "MASTER_ADDR"},
+		"another size":            {env + "OMPI_COMM_WORLD_SIZE=4", ""},
+		"another rank":            {strings.Replace(env, "RANK=1", "RANK=0", 1) + "OMPI_COMM_WORLD_SIZE=2", ""},
+		"another rank of a list":  {`OMPI_COMM_WORLD_SIZE=2 TF_CONFIG={"cluster":{"worker":["127.0.0.1:1","127.0.0.1:2"]},"task":{"type":"worker","index":0}}`, ""},
+		"no size of a launcher":   {env, ""},
+		"a batch script's size":   {env + "SLURM_STEP_NUM_TASKS=2", ""},
+		"the source is required":  {env + "OMPI_COMM_WORLD_SIZE=2 TUTTI_BOOTSTRAP=pmix", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j, err := finderOf(strings.Fields(goneServer(t) + c.env)...).find(Options{})
@@ -54,8 +56,14 @@ func TestAPMIxServerThatHasGoneIsReplacedOnlyByTheSameRankAndSize(t *testing.T) 
 			if err != nil {
 				t.Fatal(err)
 			}
-			if isWorker := strings.Contains(c.env, "TF_CONFIG"); (next.Role == "worker") != isWorker {
-				t.Errorf("role: got %q, want that of TF_CONFIG", next.Role)
+			role := ""
+			for _, r := range [][2]string{{"DMLC_ROLE", "server"}, {"TF_CONFIG", "worker"}, {"TUTTI_ROLE", "boss"}} {
+				if strings.Contains(c.env, r[0]) {
+					role = r[1]
+				}
+			}
+			if next.Role != role {
+				t.Errorf("role: got %q, want %q", next.Role, role)
 			}
 			if next.Rank != 1 || next.Size != 2 || !strings.Contains(next.Source, c.source) || next.Root == "" && next.Peers == nil {
 				t.Errorf("got %+v, want rank 1 of 2 by %s", next, c.source)

@@ -11,8 +11,8 @@ type source struct {
 	find    func(*finder) (*Job, error)
 }
 
-// sources returns the sources in the order of the package comment. The table there reserves places
-// for new sources. Each source sets:
+// sources returns the sources in the order of the package comment. The table in the package comment
+// reserves places for new sources. Each source sets:
 //
 //	source     rank and size          addresses                    name of the job
 //	store      TUTTI_RANK, _SIZE,     Root: rank 0's value in      from rank 0's value
@@ -119,8 +119,8 @@ func (f *finder) inheritedListener(j *Job) error {
 	return nil
 }
 
-// identity reads the job's name and incarnation and the role of this process, if they are set. They
-// take precedence over the values that the source derived.
+// identity reads the job's name and incarnation, if they are set. They take precedence over the
+// values that the source derived.
 func (f *finder) identity(j *Job) error {
 	if name, ok := f.get(vars.Job); ok {
 		if !plainName(name) {
@@ -128,12 +128,36 @@ func (f *finder) identity(j *Job) error {
 		}
 		j.Name = name
 	}
-	if role, ok := f.get(vars.Role); ok {
-		j.Role = role
-	}
 	n, _, err := f.number(j.Rank, vars.Incarnation, 0, 1<<32-1)
 	j.Incarnation = uint32(n)
 	return err
+}
+
+// role gives the job the role of this process: TUTTI_ROLE, or the role that the source has found, or
+// else DMLC_ROLE.
+func (f *finder) role(j *Job) (err error) {
+	if role, ok := f.get(vars.Role); ok {
+		j.Role = role
+	}
+	if j.Role == "" {
+		j.Role, err = f.dmlcRole(j.Rank)
+	}
+	return err
+}
+
+// dmlcRole returns the role that a launcher of ps-lite gives to this process, or "". It refuses the
+// role scheduler: a scheduler tells workers and servers their addresses, and ranks need no process
+// for that.
+func (f *finder) dmlcRole(rank int) (string, error) {
+	role, _ := f.get(vars.DMLCRole)
+	switch role {
+	case "", "worker", "server":
+		return role, nil
+	case "scheduler":
+		return "", badVariable(rank, vars.DMLCRole, role, "is for a process that is not needed here",
+			"start only the workers and the servers, as in tuttirun -np 4 ./worker : -np 2 ./server")
+	}
+	return "", badVariable(rank, vars.DMLCRole, role, "is no role", "set it to worker or server, or unset it")
 }
 
 // single is the last source: a job of one rank. It returns an error if another launcher's variables
@@ -150,6 +174,14 @@ func (f *finder) single() (*Job, error) {
 		return nil, refuse(unknown, "%s=%d says that %s started several processes, but not where rank 0 is: "+
 			"start them with tuttirun, or set %s (and %s) for all of them, or %s=single if each process is to work alone",
 			name, n, l.Name, vars.TorchAddr, vars.TorchPort, vars.Bootstrap)
+	}
+	switch role, err := f.dmlcRole(unknown); {
+	case err != nil:
+		return nil, err
+	case role != "":
+		return nil, refuse(unknown, "%s=%s says that this process is one of several, but no variable says which rank it is: "+
+			"start them with tuttirun -np 4 ./worker : -np 2 ./server, or set %s=single if each process is to work alone",
+			vars.DMLCRole, role, vars.Bootstrap)
 	}
 	if n, _, err := f.number(unknown, vars.TorchNodes, 0, MaxRanks); err == nil && n > 1 {
 		return nil, refuse(unknown, "%s=%d says that torchrun is to start ranks on several hosts, but it has not started this process: "+

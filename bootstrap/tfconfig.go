@@ -15,6 +15,10 @@ import (
 // server is an ordinary rank. It comes last, so that the workers' ranks are contiguous from 0.
 var tfRoles = [...]string{"chief", "master", "worker", "ps"}
 
+// evaluator is the role of a task that reads checkpoints while the others train. As in TensorFlow,
+// it is outside the cluster, so it is a job of one rank.
+const evaluator = "evaluator"
+
 // tfConfig reads TF_CONFIG, as training operators for TensorFlow set it. A TF_CONFIG without a
 // cluster describes a single process in TensorFlow, so this source does not apply then.
 func (f *finder) tfConfig() (*Job, error) {
@@ -26,6 +30,11 @@ func (f *finder) tfConfig() (*Job, error) {
 	if err != nil {
 		return nil, badVariable(unknown, vars.TFConfig, text, err.Error(),
 			`give {"cluster":{"worker":["host:port",...]},"task":{"type":"worker","index":0}}, or unset it`)
+	}
+	if role == evaluator {
+		j := newJob(vars.TFConfig)
+		j.Size, j.LocalRank, j.LocalSize, j.Name, j.Role = 1, 0, 1, "tf."+evaluator, role
+		return j, f.identity(j)
 	}
 	if len(peers) == 0 {
 		return nil, nil
@@ -49,9 +58,8 @@ func (i *tfIndex) UnmarshalJSON(b []byte) error {
 }
 
 // parseTFConfig returns the task's rank and role, and the addresses of all ranks. If there is no
-// cluster, it returns no addresses. Ranks are numbered by role in the order of tfRoles, then by
-// index, so that the chief is rank 0. A task of type evaluator is an error, because evaluators do
-// not train, and have no rank.
+// cluster, or if the task is an evaluator, it returns no addresses. Ranks are numbered by role in
+// the order of tfRoles, then by index, so that the chief is rank 0.
 func parseTFConfig(text string) (rank int, role string, peers []string, err error) {
 	if len(text) > maxText {
 		return 0, "", nil, fmt.Errorf("has more than %d bytes", maxText)
@@ -76,8 +84,8 @@ func parseTFConfig(text string) (rank int, role string, peers []string, err erro
 	if err != nil {
 		return 0, "", nil, err
 	}
-	if c.Task.Type == "evaluator" {
-		return 0, "", nil, errors.New("makes this process an evaluator, which has no rank")
+	if c.Task.Type == evaluator {
+		return 0, evaluator, nil, nil
 	}
 	if i := int(*c.Task.Index); i < count {
 		return first + i, c.Task.Type, peers, nil
@@ -89,7 +97,7 @@ func parseTFConfig(text string) (rank int, role string, peers []string, err erro
 // refuses unknown roles, because leaving them out would renumber the ranks.
 func tfCluster(cluster map[string]json.RawMessage, role string) (first, count int, peers []string, err error) {
 	for name := range cluster {
-		if name != "evaluator" && !slices.Contains(tfRoles[:], name) {
+		if name != evaluator && !slices.Contains(tfRoles[:], name) {
 			return 0, 0, nil, fmt.Errorf("has tasks of unknown type %.80q", name)
 		}
 	}

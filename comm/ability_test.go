@@ -74,7 +74,7 @@ func runAllCalls(t *testing.T, wire string, hide []flaky.StepKind) *[flaky.TrySe
 	}})
 	shares := slices.Contains(used[wire], flaky.Share) && !slices.Contains(hide, flaky.Share)
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
-		if got := c.Algorithm("allreduce", 4); (got == "shared") != shares {
+		if got := c.Bridge().Algorithm("allreduce", 4, comm.Sum); (got == "shared") != shares {
 			t.Errorf("rank %d: allreduce goes by %q; want memory that the ranks share: %v", c.Rank(), got, shares)
 		}
 		counts := []int{1, 1000, huge}

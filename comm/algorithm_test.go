@@ -25,7 +25,7 @@ func TestAlgorithmNamesTheChosenOne(t *testing.T) {
 	} {
 		err := comm.Local(2, func(_ context.Context, c *comm.Comm) error {
 			other := 1 - c.Rank()
-			if got := c.Bridge().Transport(other) + " " + c.Algorithm(tc.op, 1000); got != tc.want {
+			if got := c.Bridge().Transport(other) + " " + c.Bridge().Algorithm(tc.op, 1000, comm.Sum); got != tc.want {
 				return fmt.Errorf("got %q, want %q", got, tc.want)
 			}
 			if got := c.Bridge().Transport(c.Rank()) + c.Bridge().Transport(2) + c.Bridge().Transport(-1); got != "self" {

@@ -122,7 +122,7 @@ func TestAListAllocatesNothingInSteadyState(t *testing.T) {
 		for _, opts := range [][]comm.Option{nil, {comm.WithParameters(comm.Parameters{NoSharedMemory: true})}} {
 			err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
 				algorithm := "ring"
-				if c.Algorithm("allreduce", 64<<20) == "shared" {
+				if c.Bridge().Algorithm("allreduce", 64<<20, comm.Sum) == "shared" {
 					algorithm = "shared"
 				}
 				for _, n := range []int{1, 300, 50_000} {

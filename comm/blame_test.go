@@ -231,8 +231,8 @@ func testUntilDone(r *Request) error {
 	}
 }
 
-// Rank 0 learns of the loss in a callback, and exits in that callback. Rank 1 waits for rank 0. Its
-// error must name the lost rank.
+// Rank 0 learns of the loss in a callback, and exits in that callback. Rank 1 waits for rank 0.
+// Rank 1's error must name the lost rank.
 func TestACallbackComesAfterTheOthersKnowOfTheLoss(t *testing.T) {
 	const n, victim = 3, 2
 	deathJob(t, n, func(ctx context.Context, c *Comm, d *deathRun) error {

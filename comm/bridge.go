@@ -2,6 +2,7 @@ package comm
 
 import (
 	"context"
+	"time"
 
 	"github.com/tutti-go/tutti/collective"
 	"github.com/tutti-go/tutti/fault"
@@ -28,22 +29,86 @@ func (b *bridged) AllReduceList(ctx context.Context, algorithm string, d tensor.
 	return c.execute(ctx, &pl, nil)
 }
 
-// Algorithm implements bridge.Communicator.
-func (b *bridged) Algorithm(verb string, bytes int, op Op) string {
-	return (*Comm)(b).algorithm(verb, bytes, op.Commutative())
+// Algorithm implements bridge.Communicator. A blocking call may use the communicator's shared memory,
+// if the communicator has any.
+func (b *bridged) Algorithm(name string, bytes int, op Op) string {
+	verb, err := collective.ParseVerb(name)
+	if err != nil {
+		return ""
+	}
+	return b.chooser.Choose(verb, bytes, op.Commutative(), b.group.HasShared()).Algorithm.Name()
 }
 
 // Wire implements bridge.Communicator.
 func (b *bridged) Wire() string { return b.wire }
 
 // Transport implements bridge.Communicator.
-func (b *bridged) Transport(rank int) string { return (*Comm)(b).transport(rank) }
+func (b *bridged) Transport(rank int) string {
+	c := (*Comm)(b)
+	switch {
+	case rank < 0 || rank >= c.Size():
+		return ""
+	case rank == c.Rank():
+		return "self"
+	}
+	return c.rt.wire.nameTo(c.rt.mesh.Addr(c.WorldRank(rank)))
+}
 
 // ReportLoss implements bridge.Communicator.
 func (b *bridged) ReportLoss(err error) { b.rt.reportLoss(err) }
 
 // NewPoller implements bridge.Communicator.
 func (b *bridged) NewPoller(from ...int) bridge.Poller { return poller{b.group.NewPoller(from...)} }
+
+// Timeout implements bridge.Communicator.
+func (b *bridged) Timeout() time.Duration { return b.rt.opt.timeout }
+
+// Send implements bridge.Communicator.
+func (b *bridged) Send(ctx context.Context, to, tag int, buf []byte) error {
+	if b.group.TrySend(to, tag, bytesFingerprint, buf) {
+		return nil
+	}
+	_, err := b.ISend(to, tag, buf).Wait(ctx)
+	return err
+}
+
+// ISend implements bridge.Communicator.
+func (b *bridged) ISend(to, tag int, buf []byte) bridge.InFlight {
+	return inFlight{(*Comm)(b), "send", b.group.Isend(to, tag, bytesFingerprint, buf)}
+}
+
+// Recv implements bridge.Communicator.
+func (b *bridged) Recv(ctx context.Context, from, tag int, buf []byte) (int, error) {
+	st, err := b.group.Recv(ctx, nil, from, tag, bytesFingerprint, buf)
+	if err != nil {
+		return 0, (*Comm)(b).messageError("recv", err)
+	}
+	return st.Bytes, nil
+}
+
+// IRecv implements bridge.Communicator.
+func (b *bridged) IRecv(from, tag int, buf []byte) bridge.InFlight {
+	return inFlight{(*Comm)(b), "recv", b.group.Irecv(from, tag, bytesFingerprint, buf)}
+}
+
+// bytesFingerprint is the fingerprint of messages whose elements are bytes.
+var bytesFingerprint = typeFingerprint[uint8]()
+
+// An inFlight is a p2p.MessageRequest that implements bridge.InFlight.
+type inFlight struct {
+	c        *Comm
+	callName string
+	request  *p2p.MessageRequest
+}
+
+// Wait implements bridge.InFlight.
+func (t inFlight) Wait(ctx context.Context) (int, error) {
+	st, err := t.request.Wait(ctx, nil)
+	if err != nil {
+		return 0, t.c.messageError(t.callName, err)
+	}
+	return st.Bytes, nil
+}
 
 // A poller is a p2p.LinkPoller that implements bridge.Poller. The wrapper is needed because each of
 // the two packages has its own interface type for the condition of Poll.

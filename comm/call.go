@@ -112,8 +112,8 @@ func (sig *signature) hash() uint64 {
 // a warning, and gives up.
 //
 // The owner is the goroutine that begins the call, and then the goroutine that carries it out. The
-// first one writes the call before the call is listed. After that, only the owner and goroutines
-// that hold calls.mu read the call. The stages of a long wait:
+// goroutine that begins the call writes the fields before the call is listed. After that, only the
+// owner and goroutines that hold calls.mu read the call. The stages of a long wait:
 //
 //	stage             after                           how often
 //	stageFingerprint  100 ms, staggered by rank       each second, until another rank sends the same

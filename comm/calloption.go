@@ -72,8 +72,8 @@ func SendCounts(counts []int) CallOption {
 	return CallOption{kind: optionSendCounts, data: tensor.Bytes(counts)}
 }
 
-// Algorithm forces the algorithm of the given name in place of the table's choice. Comm.Algorithm
-// returns such names. A forced algorithm fixes the order of a reduction's steps for vectors of all
+// Algorithm forces the algorithm of the given name in place of the table's choice. Comm.Explain
+// lists the names. A forced algorithm fixes the order of a reduction's steps for vectors of all
 // sizes. An algorithm that does not exist or cannot run here gives fault.Misuse. Ranks that name
 // different algorithms get fault.Mismatch. In Dup the parameter name is a list for all collectives
 // of the new communicator, in the form of WithAlgorithm.

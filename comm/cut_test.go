@@ -375,8 +375,8 @@ func TestCollectivesEndWhenARankDiesAtAnyFlagInSharedMemory(t *testing.T) {
 	injectInMemory(t, rankCounts, everyNth(5, rotating([]injection{dieAt(flaky.Before), dieAt(flaky.After)})), func(n int) []*faultCase { return publishCases("memory", n) })
 }
 
-// lastCall returns a call that runs the given call twice. The victim runs it only once, and then
-// sends the message at which it dies.
+// lastCall returns a call that runs the given call twice. The victim runs the given call only once,
+// and then sends the message at which it dies.
 func lastCall(call worldtest.Call, victim int) worldtest.Call {
 	twice := call
 	twice.Name += " before a death"

@@ -73,7 +73,7 @@ func TestTuningRulesForVerbsHoldOverRDMA(t *testing.T) {
 	leak.Check(t)
 	file := tuningFile(t, `{"op": "allreduce", "algorithm": "linear", "wire": "verbs"}, {"op": "allreduce", "algorithm": "ring"}`)
 	err := comm.Local(2, func(_ context.Context, c *comm.Comm) error {
-		if got := c.Bridge().Wire() + " " + c.Algorithm("allreduce", 1000); got != "verbs linear" {
+		if got := c.Bridge().Wire() + " " + c.Bridge().Algorithm("allreduce", 1000, comm.Sum); got != "verbs linear" {
 			t.Errorf("got %s, want verbs linear", got)
 		}
 		return nil

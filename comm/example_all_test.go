@@ -55,7 +55,8 @@ func TestEveryCollectiveHasANonBlockingForm(t *testing.T) {
 	}
 }
 
-// declared returns the verbs of this package, and the names that have an Example.
+// declared returns the names of the functions and methods of this package that isVerb accepts, and
+// the names that have an Example.
 func declared(t *testing.T) (verbs, examples map[string]bool) {
 	verbs, examples = map[string]bool{}, map[string]bool{}
 	files, err := os.ReadDir(".")

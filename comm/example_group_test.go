@@ -127,17 +127,3 @@ func ExampleComm_Abort() {
 	// true
 	// <nil>
 }
-
-// Algorithm returns the name of the algorithm that a call runs.
-func ExampleComm_Algorithm() {
-	err := comm.Local(2, func(_ context.Context, c *comm.Comm) error {
-		if c.Rank() == 0 {
-			fmt.Println(c.Algorithm("allreduce", 4<<20))
-		}
-		return nil
-	}, comm.WithTransportName("tcp"), comm.WithAlgorithm("allreduce:ring"))
-	fmt.Println(err)
-	// Output:
-	// ring
-	// <nil>
-}

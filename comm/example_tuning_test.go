@@ -43,13 +43,12 @@ func ExampleAlgorithm() {
 	// [3 6]
 }
 
-// The forced algorithm adds parts of all sizes in the order that it uses for large parts.
+// The forced algorithm adds parts of all sizes in the same order.
 func ExampleAlgorithm_reduceScatter() {
 	counts := []int{1, 2}
 	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-		algorithm := c.Algorithm("reduce_scatterv", 64<<20)
 		mine := make([]float32, counts[c.Rank()])
-		if err := comm.ReduceScatter(ctx, c, mine, comm.Sum, comm.From([]float32{1, 2, 3}), comm.Counts(counts), comm.Algorithm(algorithm)); err != nil {
+		if err := comm.ReduceScatter(ctx, c, mine, comm.Sum, comm.From([]float32{1, 2, 3}), comm.Counts(counts), comm.Algorithm("ring")); err != nil {
 			return err
 		}
 		fmt.Println("rank", c.Rank(), "has", mine)

@@ -141,8 +141,8 @@ func (c *Comm) missingIn(ctx context.Context, seq uint32) []fault.Peer {
 }
 
 // A question is one of the six kinds of messages that runtimes exchange over the control links,
-// besides those of the mesh itself. They are small, because a heartbeat must not wait for them. All
-// except the last three are JSON:
+// besides those of the mesh itself. These messages are small, because a heartbeat must not wait for
+// them. All except the last three are JSON:
 //
 //	message          to         content                     sent when
 //	question         some       Comm, Seq, Record           an error or warning needs others' calls
@@ -165,7 +165,7 @@ type question struct {
 type answer struct {
 	rank        int
 	silent      bool   // the rank did not answer; Call is from its last heartbeat
-	Begun       bool   // collective Seq has begun there
+	Begun       bool   // collective Seq has begun on that rank
 	Fingerprint uint64 // of collective Seq, if the question asked for its record; else 0
 	Call        string // the recorded call if the question asked for it; else the call under way or the last one
 	Details     string // signature.details of collective Seq, if the question asked for its record
@@ -447,7 +447,7 @@ func (c *Comm) askRecord(rank int, seq uint32) answer {
 // revoke makes this rank's collectives and messages on the communicator fail with e, now and later.
 // If the communicator is revoked or closed already, revoke does nothing, so the first cause stays.
 // The function before, if not nil, runs before the calls fail, under c.mu. Other communicators,
-// including the parent of this one, are not affected.
+// including the parent of this communicator, are not affected.
 func (c *Comm) revoke(e *fault.Error, before func()) {
 	c.mu.Lock()
 	if c.revoked != nil || c.closed {

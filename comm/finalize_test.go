@@ -42,7 +42,8 @@ func processManager(conn net.Conn) (lines []string) {
 }
 
 // A launcher ends the other ranks of a job if a rank ends before it has sent finalize. So a rank
-// whose Init has failed must not send it: the other ranks would wait for this rank in Init.
+// whose Init has failed must not send finalize: otherwise its launcher would not end the other
+// ranks, which wait for this rank in Init.
 func TestOnlyAnInitThatSucceedsSendsFinalize(t *testing.T) {
 	for transport, last := range map[string]string{"": "cmd=finalize", "none": "cmd=get kvsname=k key=tutti-rank-0"} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -117,7 +117,7 @@ func (o *options) limited(ctx context.Context) (context.Context, context.CancelF
 func (o *options) openListener(ctx context.Context, job *bootstrap.Job) (net.Listener, error) {
 	if o.stallWarning > 0 {
 		late := time.AfterFunc(o.stallWarning, func() {
-			o.log.Warn(fmt.Sprintf("tutti: rank %d still looks up a name: that of rank 0, %q, or that in %s; check it", job.Rank, job.Root, vars.Listen))
+			o.log.Warn(fmt.Sprintf("tutti: rank %d still looks up a name: the host of rank 0, %q, or the host in %s; check both", job.Rank, job.Root, vars.Listen))
 		})
 		defer late.Stop()
 	}

@@ -68,8 +68,8 @@ func TestLocalReadsNoEnvironmentVariables(t *testing.T) {
 	}
 }
 
-// Init waits for a launcher that says nothing. The program's limit comes before that of the
-// environment.
+// Init waits for a launcher that says nothing. The limit that the program sets takes precedence
+// over that of the environment.
 func TestInitWaitsForItsLauncherWithinTheTimeout(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -102,7 +102,8 @@ type writerFunc func(text string)
 
 func (w writerFunc) Write(b []byte) (int, error) { w(string(b)); return len(b), nil }
 
-// A name with an empty label has no address, and is never asked of a name server.
+// A name with an empty label has no address on any machine, because the resolver refuses it without
+// asking a name server.
 func TestInitWarnsWhileANameHasNoAddress(t *testing.T) {
 	for name, value := range map[string]string{
 		"TUTTI_RANK": "1", "TUTTI_SIZE": "2", "TUTTI_ROOT": "no..host:7000", "TUTTI_SECRET": strings.Repeat("5a", 16),

@@ -34,9 +34,9 @@ func Values[T Element](t Tensor) []T {
 // does not copy the data. The data belongs to the library until the callback done has run. The
 // library calls done once, on one of its own goroutines. The argument is nil when the bytes have
 // been sent. The argument is an error if the receiver ends the step, or closes, before it has asked
-// for the bytes. The receiver does not ask for a small tensor, or for one that it has prepared a
-// buffer for. The argument may then be nil although the receiver drops the tensor when it ends the
-// step. The callback must not block, and may be nil.
+// for the bytes. The receiver does not ask for a small tensor, or for a tensor for which it has
+// prepared a buffer. The argument may then be nil although the receiver drops the tensor when it
+// ends the step. The callback must not block, and may be nil.
 //
 // Parameters.StepBytes bounds the bytes of all sends of a step. Beyond that bound SendNamed fails
 // at once with fault.Exhausted, which names the largest tensor.

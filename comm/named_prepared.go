@@ -12,8 +12,9 @@ import "context"
 // buf was released. If the transport cannot expose buf, or Checksums is set, no tensor arrives in
 // buf, and the log says so. The transports memory and verbs expose any memory. The transport shm
 // exposes only memory from Alloc, and at most 32 buffers at a time to each rank. If such a bound is
-// reached, later receives try again to expose buf. A name has at most one prepared buffer. The
-// program must not write to the buffer until the returned function stop has returned.
+// reached, later receives try again to expose buf. On a communicator, a rank prepares at most one
+// buffer for a name and a sender. The program must not write to the buffer until the returned
+// function stop has returned.
 //
 // A call of stop ends the preparation. It returns when no rank writes into the buffer any more, and
 // the program may use the buffer again. A tensor in the buffer that was not received is moved

@@ -59,11 +59,16 @@ func (c *Comm) SplitByHost(ctx context.Context) (*Comm, error) {
 	return c.Split(ctx, c.HostRank(), 0)
 }
 
-// Role returns the role of this process in its job: the name that --role gives to a program of
-// tuttirun, or the name of the program's file if tuttirun runs several programs, with ':' between
-// them; or the type of the task in TF_CONFIG, which is "chief", "master", "worker" or "ps". All of
-// them are ordinary ranks here. Role returns "" for other jobs, and for Local. It returns the same on
-// all communicators of the process. A rank does not know the roles of other ranks.
+// Role returns the role of this process in its job:
+//
+//   - the name that --role gives to a program of tuttirun, or the name of the program's file if
+//     tuttirun runs several programs, with ':' between them;
+//   - the type of the task in TF_CONFIG, which is "chief", "master", "worker" or "ps". A task of type
+//     "evaluator" is outside the cluster, so it is a job of one rank;
+//   - DMLC_ROLE, which is "worker" or "server", if something else gives the process its rank.
+//
+// All of them are ordinary ranks here. Role returns "" for other jobs, and for Local. It returns the
+// same on all communicators of the process. A rank does not know the roles of other ranks.
 func (c *Comm) Role() string { return c.rt.opt.role }
 
 // setLayout gives the group the places of the communicator's ranks, if they are known. The places

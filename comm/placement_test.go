@@ -99,7 +99,7 @@ func overHosts(ctx context.Context, c *comm.Comm, hosts int, share bool) error {
 	if got := c.HostShares(); got != (share && !alone) {
 		return fmt.Errorf("rank %d of %d: memory is shared: %v", c.Rank(), c.Size(), got)
 	}
-	if small, large := c.Algorithm("allreduce", 100), c.Algorithm("allreduce", 1<<20); small != "hierarchical" || large != "hierarchical_split" {
+	if small, large := c.Bridge().Algorithm("allreduce", 100, comm.Sum), c.Bridge().Algorithm("allreduce", 1<<20, comm.Sum); small != "hierarchical" || large != "hierarchical_split" {
 		return fmt.Errorf("the table chooses %s and %s", small, large)
 	}
 	dup, err := c.Dup(ctx)

@@ -90,7 +90,8 @@ func (pl *plan) prepare(c *Comm) error {
 	if order != reduce.Commutative && !pl.algo.SupportsOrderOn(order, c.group.Layout()) {
 		return c.misuse(name, "operator: got %s, which does not commute, want one that commutes, because the forced algorithm %s folds out of rank order when the ranks are placed as %s; force another algorithm, or none", pl.op.Name(), pl.algo.Name(), c.Layout().String())
 	}
-	// A hierarchical algorithm uses the memory of each host, if there is any.
+	// A hierarchical algorithm uses the memory that the ranks of a host share, if any host has such
+	// memory.
 	if !pl.usesShared && !pl.noShared && c.group.HasHostShared() {
 		pl.usesShared = pl.algo.Hierarchical()
 	}

@@ -170,7 +170,7 @@ func TestASecondCallThatFailsWaitsForTheNoticeOfTheFirst(t *testing.T) {
 }
 
 // The link between ranks 0 and 2 breaks, and rank 0 leaves because of that. Rank 1 waits for rank
-// 0. Its error must name the two ends of the link.
+// 0. Rank 1's error must name the two ends of the link.
 func TestARankThatEndsBecauseOfALostLinkIsNotBlamed(t *testing.T) {
 	wantLink := func(err error) error {
 		var f *fault.Error
@@ -201,7 +201,7 @@ func TestARankThatEndsBecauseOfALostLinkIsNotBlamed(t *testing.T) {
 }
 
 // A rank that closes because of a loss drops a message. The sender may learn of the drop before the
-// goodbye. Its error must name the lost rank nevertheless.
+// goodbye. The sender's error must name the lost rank even then.
 func TestAMessageThatIsDroppedBecauseOfALossNamesTheLostRank(t *testing.T) {
 	loss := &fault.Error{Kind: fault.PeerLost, Peers: []fault.Peer{{Rank: 2}}}
 	rt := &rankRuntime{reactions: map[int]reaction{1: {loss, time.Now()}}}

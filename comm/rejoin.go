@@ -170,7 +170,7 @@ func withAddresses(ctx context.Context, epoch *bootstrap.Job, err error) error {
 
 // startEpoch calls start, and ends it as soon as awaitBreak says that the epoch is broken. The
 // error is errEpochBroken if start may have failed because of that: it ran out of time or was
-// canceled, or a rank that is in the next epoch already has refused this one. Any other error of
+// canceled, or a rank that is in the next epoch already has refused this rank. Any other error of
 // start names a lost rank, or has a cause of its own, which the next epoch would not mend.
 func startEpoch(ctx context.Context, awaitBreak func(context.Context) error, start func(context.Context) (*Comm, error)) (*Comm, error) {
 	starting, giveUp := context.WithCancelCause(ctx)

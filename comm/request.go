@@ -618,7 +618,7 @@ func (c *Comm) newWorker(r *Request, pl *plan) {
 		started: make(chan struct{}, 1), finished: make(chan struct{}, 1), closing: make(chan struct{}), exited: make(chan struct{}),
 	}
 	if !c.rt.spawn(w.serve) {
-		r.reject(fault.New(fault.Closed, r.sig.callName, c.rt.rank, "this rank has closed"))
+		r.reject(fault.New(fault.Closed, r.sig.callName, c.rt.rank, "this rank has called Close"))
 		return
 	}
 	r.work = w

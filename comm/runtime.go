@@ -407,7 +407,7 @@ func (rt *rankRuntime) close(ctx context.Context) error {
 	if failed == nil {
 		err = rt.blame(rt.eng.Drain(ctx))
 	}
-	closed := fault.New(fault.Closed, "close", rt.rank, "this rank has closed")
+	closed := fault.New(fault.Closed, "close", rt.rank, "this rank has called Close")
 	rt.mu.Lock()
 	if rt.ended == nil {
 		rt.ended = closed

@@ -207,7 +207,7 @@ func (c *Comm) survey(ctx context.Context, call string, sharing bool) (bool, err
 		if rank == c.Rank() {
 			continue
 		}
-		bits[0] |= 1 << slices.Index(names[:], tuningName(c.transport(rank)))
+		bits[0] |= 1 << slices.Index(names[:], tuningName(c.Bridge().Transport(rank)))
 	}
 	if err := c.executeAs(ctx, call, allReduce(new(plan), bits, BitOr)); err != nil {
 		return false, err
@@ -235,7 +235,8 @@ func (c *Comm) allAgree(ctx context.Context, call string, yes bool) (bool, error
 // releaseShared waits until no call of this rank uses the shared memory, unmaps the memory, and
 // removes the blocking call from the list. The communicator and its group are closed before, so the
 // call in progress ends soon. releaseShared stores closing before it looks for that call. A
-// returning call stores exited before it loads closing. So at least one of the two sees the other.
+// returning call stores exited before it loads closing. So releaseShared sees that the call has
+// exited, or the call sees that the communicator is closing.
 func (c *Comm) releaseShared() {
 	c.closing.Store(true)
 	c.mu.Lock()

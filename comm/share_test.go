@@ -13,15 +13,15 @@ import (
 	"github.com/tutti-go/tutti/transport/flaky"
 )
 
-// The ranks agree on sharing memory by collectives. These cannot use the shared memory yet. They
-// must succeed even if an algorithm that needs shared memory is forced.
+// The ranks agree on sharing memory by collectives. These collectives cannot use the shared memory
+// yet. They must succeed even if an algorithm that needs shared memory is forced.
 func TestAlgorithmsInSharedMemoryMayBeForced(t *testing.T) {
 	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
 		buf := []int32{1}
 		if err := comm.AllReduce(ctx, c, buf, comm.Sum); err != nil {
 			return err
 		}
-		if got := c.Algorithm("allreduce", 4); got != "shared" || buf[0] != 3 {
+		if got := c.Bridge().Algorithm("allreduce", 4, comm.Sum); got != "shared" || buf[0] != 3 {
 			t.Errorf("rank %d: algorithm %q brought %d", c.Rank(), got, buf[0])
 		}
 		return comm.Broadcast(ctx, c, buf, 1)
@@ -43,7 +43,7 @@ func TestSharedCollectivesAreRightWhenTheirResultsFitNoCache(t *testing.T) {
 			src[i] = at(c.Rank(), i)
 		}
 		check := func(name string, want func(i int) int32) error {
-			if got := c.Algorithm(name, 4*count); got != "shared" {
+			if got := c.Bridge().Algorithm(name, 4*count, comm.Sum); got != "shared" {
 				return fmt.Errorf("%s runs by %q", name, got)
 			}
 			for i := range dst {
@@ -124,8 +124,8 @@ func failSharing(t *testing.T, script *flaky.Script, n, hosts, victim int, fails
 	var log lockedBuffer
 	err := comm.Local(n, func(ctx context.Context, c *comm.Comm) error {
 		shares := !fails || hosts > 1 && c.Rank()%hosts != victim%hosts
-		if got := c.Algorithm("allreduce", 4) == "shared"; hosts == 1 && got != shares {
-			return fmt.Errorf("rank %d: allreduce goes by %q; want shared memory: %v", c.Rank(), c.Algorithm("allreduce", 4), shares)
+		if got := c.Bridge().Algorithm("allreduce", 4, comm.Sum) == "shared"; hosts == 1 && got != shares {
+			return fmt.Errorf("rank %d: allreduce goes by %q; want shared memory: %v", c.Rank(), c.Bridge().Algorithm("allreduce", 4, comm.Sum), shares)
 		}
 		if got := c.HostShares(); hosts > 1 && got != shares {
 			return fmt.Errorf("rank %d: its host shares memory: %v, want %v", c.Rank(), got, shares)

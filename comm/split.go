@@ -105,7 +105,7 @@ func (c *Comm) Sub(ctx context.Context, ranks ...int) (*Comm, error) {
 	}
 	// Only the members call Sub, so the communicator's own counter must not advance. Each set of
 	// ranks has its own counter. The set ignores the order of the list, so ranks that pass
-	// different orders meet in one communicator, and detect the difference there.
+	// different orders meet in one communicator, in which they detect the difference.
 	set := hashRanks(slices.Sorted(slices.Values(ranks)))
 	c.mu.Lock()
 	if err := c.unusable(); err != nil {

@@ -158,7 +158,8 @@ func (w wire) alloc(size int) (mem []byte, release func() error, err error) {
 // otherWire stands, in tuning rules, for every transport whose name the rules do not know.
 const otherWire = "other"
 
-// wireNames returns the transports that tuning rules know, in the order of the bits of Comm.survey.
+// wireNames returns the names that tuning rules use for transports, otherWire included. Comm.survey
+// represents each name by one bit, whose number is the index of the name.
 func wireNames() [6]string { return [...]string{"memory", "shm", "tcp", "grpc", "verbs", otherWire} }
 
 // tuningName returns the name that tuning rules use for a transport. RDMA is "verbs", even in names

@@ -28,10 +28,12 @@ import (
 // tree. The number of ranks need not be a power of two.
 var Adasum = reduce.Func[float32]("coordinator.Adasum", reduce.Commutative, nil)
 
-// adasum reduces a Bucket with Adasum. Rank r receives chunk r of every rank, and combines these
-// chunks. So each element is combined once, on one rank. Each level of the tree also needs three
-// scalar products for each pair of shares and each tensor, over all chunks. An allgather at each
-// level collects them.
+// adasum reduces a Bucket with Adasum. An all-to-all gives rank r chunk r of every rank's vector.
+// These chunks are the shares that rank r combines in the tree that Adasum describes. So each
+// element is combined on one rank only. Each level of the tree needs three scalar products for each
+// pair of shares and each tensor. They are taken over whole tensors: each rank computes the
+// products over its own chunk, and an allgather at each level collects the products of all ranks. A
+// last allgather collects the results.
 //
 // Cost, n ranks and m bytes: each rank sends and receives about m bytes twice, as for a sum, and
 // takes part in about log n small allgathers.

@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/coordinator/negotiate"
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/compress"
 	"github.com/tutti-go/tutti/tensor"
 )
 
@@ -138,7 +138,7 @@ func (c codec[T]) bytes() int {
 	case c.n == 0:
 		return 0
 	case c.kind == negotiate.TopK:
-		return c.keep * (4 + size)
+		return compress.TopSize[T](c.keep)
 	}
 	return 2*size + (c.n+7)/8
 }
@@ -167,31 +167,10 @@ func (c codec[T]) encode(msg []byte, sum []T) {
 		return
 	}
 	if c.kind == negotiate.TopK {
-		c.encodeTop(msg, sum)
+		compress.EncodeTop(msg, sum, c.keep)
 		return
 	}
 	c.encodeBits(msg, sum)
-}
-
-// encodeTop writes the elements whose magnitude is above the limit, in their order. It also writes
-// the first elements whose magnitude equals the limit, until keep elements are written.
-func (c codec[T]) encodeTop(msg []byte, sum []T) {
-	limit, ties := kthLargest(sum, c.keep)
-	indices, values := msg[:4*c.keep], msg[4*c.keep:]
-	size := len(values) / c.keep
-	for i, v := range sum {
-		m := magnitude(v)
-		if m < limit || m == limit && ties == 0 {
-			continue
-		}
-		if m == limit {
-			ties--
-		}
-		binary.LittleEndian.PutUint32(indices, uint32(i))
-		putFloat(values, v)
-		indices, values = indices[4:], values[size:]
-		sum[i] = 0
-	}
 }
 
 // encodeBits writes a message of OneBit. It adds in float64, so that the means of long tensors are
@@ -209,8 +188,8 @@ func (c codec[T]) encodeBits(msg []byte, sum []T) {
 	}
 	size := tensor.TypeOf[T]().Size()
 	means := [2]T{T(other / float64(max(1, len(sum)-belows))), T(below / float64(max(1, belows)))}
-	putFloat(msg, means[0])
-	putFloat(msg[size:], means[1])
+	compress.PutFloat(msg, means[0])
+	compress.PutFloat(msg[size:], means[1])
 	bits := msg[2*size:]
 	clear(bits)
 	for i, v := range sum {
@@ -228,65 +207,11 @@ func (c codec[T]) encodeBits(msg []byte, sum []T) {
 func (c codec[T]) add(dst []T, msg []byte) bool {
 	size := tensor.TypeOf[T]().Size()
 	if c.kind == negotiate.TopK {
-		for k := range c.keep {
-			at := binary.LittleEndian.Uint32(msg[4*k:])
-			if int64(at) >= int64(len(dst)) {
-				return false
-			}
-			dst[at] += getFloat[T](msg[4*c.keep+k*size:])
-		}
-		return true
+		return compress.AddTop(dst, msg, c.keep)
 	}
-	means, bits := [2]T{getFloat[T](msg), getFloat[T](msg[size:])}, msg[2*size:]
+	means, bits := [2]T{compress.Float[T](msg), compress.Float[T](msg[size:])}, msg[2*size:]
 	for i := range dst {
 		dst[i] += means[bits[i/8]>>(i%8)&1]
 	}
 	return true
-}
-
-// magnitude returns a number that orders elements by their absolute value. A NaN has the largest
-// magnitude.
-func magnitude[T float32 | float64](v T) uint64 { return math.Float64bits(math.Abs(float64(v))) }
-
-// kthLargest returns the k-th largest magnitude, and the number of elements with exactly that
-// magnitude among the k largest elements. It is a radix selection that starts at the highest byte.
-// Each pass looks only at the elements whose higher bytes equal the bytes found so far. It counts
-// the values of their next byte, and finds the next byte of the k-th largest magnitude. There are 8
-// passes, or 5 for float32. The only memory is the counters.
-func kthLargest[T float32 | float64](v []T, k int) (limit uint64, ties int) {
-	var known uint64 // the bits of limit that are known so far
-	last := 0
-	if tensor.TypeOf[T]() == tensor.Float32 {
-		last = 24 // the lower bits of a float32's magnitude are all zero
-	}
-	for shift := 56; shift >= last; shift -= 8 {
-		var counts [256]int
-		for _, e := range v {
-			if m := magnitude(e); m&known == limit {
-				counts[m>>shift&255]++
-			}
-		}
-		digit := 255
-		for ; counts[digit] < k; digit-- {
-			k -= counts[digit]
-		}
-		limit |= uint64(digit) << shift
-		known |= 255 << shift
-	}
-	return limit, k
-}
-
-func putFloat[T float32 | float64](b []byte, v T) {
-	if tensor.TypeOf[T]() == tensor.Float32 {
-		binary.LittleEndian.PutUint32(b, math.Float32bits(float32(v)))
-		return
-	}
-	binary.LittleEndian.PutUint64(b, math.Float64bits(float64(v)))
-}
-
-func getFloat[T float32 | float64](b []byte) T {
-	if tensor.TypeOf[T]() == tensor.Float32 {
-		return T(math.Float32frombits(binary.LittleEndian.Uint32(b)))
-	}
-	return T(math.Float64frombits(binary.LittleEndian.Uint64(b)))
 }

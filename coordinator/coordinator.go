@@ -72,7 +72,8 @@ type Coordinator struct {
 	// handling most events.
 	clock negotiate.Time
 	// workerDue and coordDue are the times at which the Worker and the Coordinator need their next
-	// Step. The value never means that they need none.
+	// Step. If one of them is the constant never, its state machine needs no Step until its next
+	// input.
 	workerDue, coordDue negotiate.Time
 	timer               *time.Timer    // fires at the earlier of workerDue and coordDue
 	timerAt             negotiate.Time // the time that timer is set to

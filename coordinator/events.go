@@ -8,7 +8,7 @@ import (
 	"github.com/tutti-go/tutti/coordinator/negotiate"
 )
 
-// never is a time that is never reached.
+// The constant never is a time that does not come.
 const never = negotiate.Time(math.MaxInt64)
 
 // post queues an event. The caller then calls processEvents or, if it must return quickly,
@@ -52,7 +52,7 @@ func (co *Coordinator) drainEvents() bool {
 }
 
 // popEvents returns the events that were posted since the last call. The slice is valid until the
-// second call after this one.
+// second call of popEvents after this call.
 func (co *Coordinator) popEvents() []event {
 	co.mu.Lock()
 	defer co.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 // fault.Mismatch, and so does every later submission of them. Only one goroutine may use a
 // TensorGroup.
 //
-// If a tensor is invalid on one rank, no tensor of the group is submitted there. That rank gets
+// If a tensor is invalid on one rank, that rank submits no tensor of the group. It gets
 // fault.Misuse, and the other ranks get fault.Mismatch.
 type TensorGroup struct {
 	co      *Coordinator

@@ -122,8 +122,8 @@ func TestAnInvalidDeclarationFailsEachWait(t *testing.T) {
 	}
 }
 
-// When all submissions are done before WaitAll, it must return the first error in the order of the
-// handles, and every handle can be submitted again.
+// When all submissions are done before WaitAll, WaitAll must return the first error in the order of
+// the handles, and every handle can be submitted again.
 func TestWaitAllReturnsTheFirstErrorOfAllThatIsDone(t *testing.T) {
 	leak.Check(t)
 	if err := comm.Local(1, with(func(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator) error {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/coordinator/negotiate"
+	"github.com/tutti-go/tutti/internal/compress"
 	"github.com/tutti-go/tutti/tensor"
 )
 
@@ -21,7 +22,7 @@ import (
 // ring, and vector the segmented ring, which gives the same bits and forwards segments while they
 // are in the cache.
 func algorithmOf(c *comm.Comm) (folds, vector string) {
-	switch name := c.Algorithm("allreduce", largeVector); name {
+	switch name := c.Bridge().Algorithm("allreduce", largeVector, comm.Sum); name {
 	case inRankOrder, "ring", "pairwise":
 		return name, name
 	case "segmented_ring":
@@ -233,7 +234,7 @@ func (x *executor) pack(l *layout) []byte {
 		to := buf[p.at*ws : (p.at+size)*ws]
 		clear(buf[(p.at+size)*ws : (p.at+width)*ws])
 		if t.Wire != t.DType {
-			narrow(t.Wire, to, t.DType, it.h.src[p.lo*es:p.hi*es], it.Spec.Pre)
+			compress.Narrow(t.Wire, to, t.DType, it.h.src[p.lo*es:p.hi*es], it.Spec.Pre)
 			return
 		}
 		copy(to, it.h.src[p.lo*es:p.hi*es])
@@ -256,7 +257,7 @@ func (l *layout) unpack(buf []byte) {
 		}
 		from, dst := buf[p.at*ws:(p.at+p.hi-p.lo)*ws], it.h.dst[p.lo*es:p.hi*es]
 		if t.Wire != t.DType {
-			widen(t.DType, dst, t.Wire, from)
+			compress.Widen(t.DType, dst, t.Wire, from)
 			scale(t.DType, dst, it.Spec.Post)
 			return
 		}

@@ -262,7 +262,8 @@ func TestProcessSetsAreMadeUsedAndRemovedWhileRunning(t *testing.T) {
 		}
 		if me%2 == 1 {
 			buf, w := []int{me}, []int{me}
-			// This tensor differs from the tensor w of the set of all ranks.
+			// Each process set has its own names, so this is not the tensor w that all ranks have
+			// submitted.
 			h := coordinator.AllReduce(co, "w", w, comm.Sum, coordinator.In(odd))
 			if err := coordinator.WaitAll(ctx, h, coordinator.Broadcast(co, "b", buf, 0, coordinator.In(odd))); err != nil {
 				return err

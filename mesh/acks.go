@@ -71,10 +71,11 @@ func (a *ackState) check(c meter, now, resumed time.Time) (ask bool) {
 	return ask
 }
 
-// progress ends a standstill.
+// progress records how many bytes the peer has acknowledged, and ends the standstill.
 func (a *ackState) progress(acked uint64) { a.acked, a.since, a.answered = acked, time.Time{}, false }
 
-// answer records an answer, and reports whether the standstill has lasted for the given limit.
+// answer records the answer of the peer. It reports whether nothing has moved since the last
+// answer, and the standstill has lasted for the given limit.
 func (a *ackState) answer(t trafficAnswer, now time.Time, limit time.Duration) (stalled bool) {
 	moved := t.received > a.acked || !t.idle || a.answered && t.arrived != a.arrived
 	a.arrived = t.arrived

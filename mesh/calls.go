@@ -115,7 +115,7 @@ func (m *Mesh) Suspect(rank int, cause error) {
 	m.control.post(func(c *control) { c.step(membership.DataLinkDown{Rank: rank, Cause: why}) })
 }
 
-// Announce reports e to all ranks, this one included. e is a failure such as a panic, an abort or
+// Announce reports e to all ranks, this rank included. e is a failure such as a panic, an abort or
 // an exit without Close. If several failures are announced concurrently, all ranks report the same
 // failure first. A lost link is first only if no other failure is announced. Otherwise the failure
 // that blames the lowest rank is first. The remaining failures follow.

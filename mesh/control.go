@@ -557,20 +557,17 @@ func (c *control) dialFailed(rank int, err error) {
 	}
 	c.step(membership.DialFailed{
 		Rank: rank, Gone: no != nil && no.reason == reasonGone,
-		NoProcess: errors.Is(err, syscall.ECONNREFUSED) || c.m.cfg.Exited != nil && c.m.cfg.Exited(rank), Cause: err.Error(),
+		NoProcess: errors.Is(err, syscall.ECONNREFUSED) || c.m.cfg.hasExited(rank), Cause: err.Error(),
 	})
 }
 
 // endDialsOfEnded ends the dials of ranks whose processes are known to have ended. Otherwise the
 // dial of a rank whose address is gone, such as that of a container, would take all its time.
 func (c *control) endDialsOfEnded() {
-	if c.m.cfg.Exited == nil {
-		return
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for r, d := range c.dials {
-		if d != nil && c.m.cfg.Exited(r) {
+		if d != nil && c.m.cfg.hasExited(r) {
 			d.cancel()
 		}
 	}

@@ -25,7 +25,7 @@ type controlLink struct {
 	spare   atomic.Pointer[controlFrame] // a frame that the Conn has finished with, or nil
 	onReady func()                       // l.wakeUp, bound once
 
-	brokenBecause string // why the Conn broke, while another one is being opened; "": not broken
+	brokenBecause string // why the Conn broke, while another Conn is being opened; "": not broken
 
 	fullSince time.Time // when queued reached its bound; zero: queued is below its bound
 	dropped   bool      // messages were dropped since fullSince

@@ -26,7 +26,7 @@ func TestALimitThatIsTooLowIsNamedWithTheNumberNeeded(t *testing.T) {
 	for _, tc := range []struct {
 		limit, open, size int
 		joinServer        bool
-		want              string // a part of the error; "": none
+		want              string // a part of the error; "": no error
 	}{
 		{24, 8, 7, false, "got a limit of 24, want at least 28 on this rank of a job of 7 ranks"},
 		{27, 8, 7, true, "want at least 28"},
@@ -144,7 +144,7 @@ func TestARunningJobSurvivesAShortLackOfDescriptors(t *testing.T) {
 			r.blameless("during the lack")
 			wire.short.Store(!ends)
 			// Reason: if the lack goes on, all ranks must report the failure within this time.
-			// Otherwise none must. The bubble's clock passes it at once.
+			// Otherwise no rank must. The bubble's clock passes it at once.
 			time.Sleep(2 * shortageTime)
 			if ends {
 				r.blameless("after the lack")
@@ -229,8 +229,8 @@ func TestALackOfDescriptorsInAcceptEndsTheJoin(t *testing.T) {
 	}
 }
 
-// A start must fail at once if a rank lacks descriptors. In one case rank 1 lacks them while it
-// joins, in the other case rank 0 lacks them while it opens a control link.
+// A start must fail at once if a rank lacks descriptors. In one case rank 1 lacks descriptors while
+// it joins, in the other case rank 0 lacks descriptors while it opens a control link.
 func TestALackOfDescriptorsEndsTheStart(t *testing.T) {
 	for short, static := range []bool{true, false} {
 		bubble(t, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/tlsopt"
 	"github.com/tutti-go/tutti/mesh/membership"
 	"github.com/tutti-go/tutti/transport"
 )
@@ -140,7 +141,7 @@ func (m *Mesh) handshake(ctx context.Context, t *handshakeConn, rank int, l chan
 // which the transport proves no names, because that Conn is within one host or the job has no TLS
 // of its own.
 func (m *Mesh) checkName(c transport.Conn, rank int) *refusal {
-	n, ok := c.(transport.Named)
+	n, ok := c.(tlsopt.Named)
 	if !ok || m.cfg.NameOf == nil || n.PeerName() == "" {
 		return nil
 	}

@@ -18,12 +18,12 @@
 //
 // # Goroutines
 //
-// The control goroutine owns the membership machine and all control links. Everything else reaches
-// it by control.post, which never blocks, and it never waits for a Conn or for the layer above.
-// Data Conns have no goroutine of their own: a waiter moves the links it waits for, and the
-// transport's goroutine moves the others when their wake-up fires. A ticker arms the wake-ups of
-// links that waiters polled and then left. Each dial, each handshake and each connection of the mux
-// has a goroutine of its own until it ends.
+// The control goroutine owns the membership machine and all control links. Other goroutines reach
+// it only by control.post, which never blocks. The control goroutine never waits for a Conn or for
+// the layer above. Data Conns have no goroutine of their own: a waiter moves the links it waits
+// for, and the transport's goroutine moves the others when their wake-up fires. A ticker arms the
+// wake-ups of links that waiters polled and then left. Each dial, each handshake and each
+// connection of the mux has a goroutine of its own until it ends.
 //
 // # Handshake
 //
@@ -70,7 +70,7 @@
 //
 // On a connection under TLS with certificates of the job's own CA, TLS has checked the job and the
 // incarnation before the HELLO. Each side also compares the name that the peer has proven
-// (transport.Named) with the rank that it dialled, or that the HELLO claims.
+// (tlsopt.Named) with the rank that it dialled, or that the HELLO claims.
 //
 // The instance is a random number of each process. The first process that joins as rank r, or
 // without an address exchange the first that proves to be rank r, is rank r. Any other process that

@@ -44,8 +44,8 @@ func TestARankThatEndsWhileOthersJoinIsNamedAtOnce(t *testing.T) {
 				time.Sleep(2 * time.Second)
 				// The victim ends without a goodbye, like a killed process.
 				r.wires[victim].Close()
-				// Reason: the other ranks must log the victim's end within this time. The bubble's
-				// clock passes it at once.
+				// Reason: the other ranks must log the victim's end within this time. No real time
+				// passes.
 				time.Sleep(100 * time.Millisecond)
 				want := "rank " + string(rune('0'+victim)) + " on "
 				naming := 0
@@ -211,8 +211,8 @@ func TestARankAtItsDeadlineIsNotBlamed(t *testing.T) {
 	}
 }
 
-// A rank connects to rank 0 shortly after another rank has left and ended the starts. It must blame
-// the rank that has left, and not rank 0, which is about to leave.
+// A rank connects to rank 0 shortly after another rank has left and ended the starts. The late rank
+// must blame the rank that has left, and not rank 0, which is about to leave.
 func TestARankThatComesAfterALossBlamesTheLostRank(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newTestJob(t, 4)

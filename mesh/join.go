@@ -64,7 +64,7 @@ type joinServer struct {
 	work   sync.WaitGroup // the goroutines of serve; no goroutine is added after drain
 }
 
-// newJoinServer returns a joinServer that waits for size ranks, this one included.
+// newJoinServer returns a joinServer that waits for size ranks, this rank included.
 func newJoinServer(size int) *joinServer {
 	g := &joinServer{
 		records: make([]record, size), owners: make([]*handshakeConn, size),
@@ -166,14 +166,14 @@ func (e *earlyExit) Error() string {
 	if e.host != "" {
 		host = " on " + e.host
 	}
-	return fmt.Sprintf("rank %d%s has left before all ranks had joined: its process or its Init has ended (%v)%s", e.rank, host, e.cause, next)
+	return fmt.Sprintf("rank %d%s has left before all ranks had joined: the rank's process or Init has ended (%v)%s", e.rank, host, e.cause, next)
 }
 
 // errDeadlineEnded is the error of a rank that has told rank 0 that its deadline has ended.
-var errDeadlineEnded = errors.New("its deadline has ended")
+var errDeadlineEnded = errors.New("the rank's deadline has ended")
 
 // errExited is the error of a rank whose end Config.Exited has reported.
-var errExited = errors.New("the launcher has seen its process end")
+var errExited = errors.New("the launcher has seen the rank's process end")
 
 // refuseAbsent returns the refusal that ends the exchange at the deadline of a rank.
 func refuseAbsent(rank int, absent []int) *refusal {
@@ -233,14 +233,15 @@ func (g *joinServer) end(e *fault.Error) {
 	g.finish()
 }
 
-// shortage returns the failure that end has recorded, or nil.
+// shortage returns the failure that end has recorded, or nil if the exchange did not end by end.
 func (g *joinServer) shortage() *fault.Error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.exhausted
 }
 
-// startConn counts one more goroutine. It returns false after drain.
+// startConn adds a goroutine to g.work, so that drain waits for it. After drain, startConn returns
+// false, and the goroutine must not start.
 func (g *joinServer) startConn() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -250,7 +251,7 @@ func (g *joinServer) startConn() bool {
 	return !g.drained
 }
 
-// failure returns why joining has failed, or nil.
+// failure returns the refusal with which joining has failed, or nil if it has not failed.
 func (g *joinServer) failure() *refusal {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -524,7 +525,7 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 			e := m.failure(fault.Refused, fmt.Errorf("rank 0 at %s: %w", m.cfg.Root, err))
 			e.Peers = []fault.Peer{{Rank: 0}}
 			return nil, e
-		case m.cfg.Exited != nil && m.cfg.Exited(0):
+		case m.cfg.hasExited(0):
 			left = &earlyExit{rank: 0, host: m.cfg.Root, final: true, cause: errExited}
 			return nil, m.rankLeft(&refusal{reason: reasonLeft, text: left.Error()})
 		case ctx.Err() == nil || last == nil:
@@ -653,9 +654,9 @@ func (m *Mesh) joinOnce(ctx context.Context, own record) ([]record, error) {
 }
 
 // reportDeadline tells rank 0 that the deadline of this rank has ended. Then the other ranks blame
-// the missing ranks, and not this one. reportDeadline waits up to abortTimeout for rank 0's answer: a
-// WAIT with the missing ranks, and a REFUSE. A WAIT that rank 0 had sent before is no answer. If this
-// side closed at once, the frame could be lost.
+// the missing ranks, and not this rank. reportDeadline waits up to abortTimeout for rank 0's
+// answer: a WAIT with the missing ranks, and a REFUSE. A WAIT that rank 0 had sent before is no
+// answer. If this rank closed the Conn at once, the REFUSE could be lost.
 func (m *Mesh) reportDeadline(t *handshakeConn) {
 	ctx, cancel := context.WithTimeout(m.ctx, abortTimeout)
 	defer cancel()

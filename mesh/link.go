@@ -270,7 +270,7 @@ func (l *Link) awaitPeer(ctx context.Context) {
 	late := l.state == linkAccepting && l.epoch == 0
 	l.mu.Unlock()
 	if late {
-		l.fail(fmt.Errorf("the peer refused this connection because it was opening one itself, and that one has not arrived within %v", dialTimeout))
+		l.fail(fmt.Errorf("the peer refused this connection because the peer was opening a connection itself, and the peer's connection has not arrived within %v", dialTimeout))
 	}
 }
 

@@ -89,9 +89,9 @@ func (ls *links) noteUnarmed() {
 	}
 }
 
-// tickLoop arms links that nobody has polled for restInterval. Once all links are armed, it sleeps
-// without a timer. It clears ticking before it checks the links, so that a link that is left
-// unarmed during the check wakes the ticker again.
+// tickLoop arms links that nobody has polled for restInterval, so that the transport's goroutine
+// makes their Conns progress. It checks the links every restInterval while an unarmed link is in
+// use. Otherwise it waits, without a timer, for noteUnarmed.
 func (ls *links) tickLoop(ctx context.Context) {
 	seen := make([]uint32, len(ls.peer))
 	timer := time.NewTimer(restInterval)
@@ -105,8 +105,8 @@ func (ls *links) tickLoop(ctx context.Context) {
 			continue
 		case <-timer.C:
 		}
-		// This comes before the check, so that a link that is left unarmed from now on wakes the
-		// ticker again.
+		// ticking is cleared before the check, so that noteUnarmed wakes the ticker again for a
+		// link that is left unarmed during the check.
 		ls.ticking.Store(false)
 		if ls.armResting(seen) && ls.ticking.CompareAndSwap(false, true) {
 			timer.Reset(restInterval)

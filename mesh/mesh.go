@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/pending"
+	"github.com/tutti-go/tutti/internal/route"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -47,7 +49,7 @@ type Config struct {
 	Listener net.Listener
 	TLS      *tls.Config // the server side of TLS on Listener; nil: plain connections
 	Secures  Secures     // the connections under TLS; nil: all, if TLS is set
-	// NameOf returns the name (see transport.Named) that a rank must prove under TLS. If it is nil,
+	// NameOf returns the name (see tlsopt.Named) that a rank must prove under TLS. If it is nil,
 	// names are not checked.
 	NameOf    func(int) string
 	Root      string        // rank 0's address, at which addresses are exchanged
@@ -62,9 +64,9 @@ type Config struct {
 	// set it; 0: never. If it is set, control links that all break at once are dialled again, too,
 	// until Silence has passed.
 	Redial time.Duration
-	// Exited reports whether the process of a rank is known to have ended. It does not block. It is
-	// nil if nobody records that. While others have not joined, such an end ends the start, because
-	// no other process takes the rank's place.
+	// Exited reports whether the process of a rank is known to have ended. It does not block.
+	// Exited is nil if nobody records such ends. If a process ends while other ranks have not
+	// joined, the start fails, because no other process takes the rank's place.
 	Exited func(rank int) bool
 	// With EndOnLoss, the start ends if a rank leaves while others have not joined. Without
 	// EndOnLoss, another process may take the rank's place.
@@ -74,6 +76,9 @@ type Config struct {
 	Events       Events        // nil: events are dropped
 	Data         Data          // the layer above the data Conns; nil: there are none
 }
+
+// hasExited reports whether the process of a rank is known to have ended; see Exited.
+func (cfg *Config) hasExited(rank int) bool { return cfg.Exited != nil && cfg.Exited(rank) }
 
 // Secures reports whether a connection between two addresses must be under TLS. The transport uses
 // the same function.
@@ -289,25 +294,17 @@ func (m *Mesh) serve(ctx context.Context) (addr string, err error) {
 }
 
 // outward returns the address under which other ranks reach a listener. If the listener listens on
-// all interfaces, outward returns the address of the interface that leads to root. It finds that
-// interface by connecting a UDP socket. This sends no packet, except perhaps a query to the name
-// server.
+// all interfaces, outward returns the address of the interface that leads to root.
 func outward(ctx context.Context, addr net.Addr, root string) net.Addr {
 	ta, ok := addr.(*net.TCPAddr)
 	if !ok || !ta.IP.IsUnspecified() {
 		return addr
 	}
-	var d net.Dialer
-	nc, err := d.DialContext(ctx, "udp", root)
+	local, err := route.To(ctx, root)
 	if err != nil {
 		return addr
 	}
-	defer nc.Close()
-	ua, ok := nc.LocalAddr().(*net.UDPAddr)
-	if !ok {
-		return addr
-	}
-	return &net.TCPAddr{IP: ua.IP, Port: ta.Port, Zone: ua.Zone}
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(local, uint16(ta.Port)))
 }
 
 // exchange learns all ranks' addresses and hosts from rank 0. Before the exchange, a rank knows
@@ -401,7 +398,7 @@ func (m *Mesh) Close(ctx context.Context) error {
 		m.peers[m.cfg.Rank].departed = true
 		m.mu.Unlock()
 		m.closed = m.control.departJob(ctx)
-		m.shutDown(fault.New(fault.Closed, "close", m.cfg.Rank, "this rank has closed"))
+		m.shutDown(fault.New(fault.Closed, "close", m.cfg.Rank, "this rank has called Close"))
 	})
 	return m.closed
 }

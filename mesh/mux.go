@@ -181,9 +181,9 @@ func (f *mux) reserve(nc net.Conn) *pendingConn {
 	}
 }
 
-// tryReserve gives a connection a slot if one is free. Otherwise it returns the connection to
-// evict, and the time for which that connection is still safe. After Close, both connections are
-// nil.
+// tryReserve gives a connection a slot if one is free. Otherwise it returns the connection to evict
+// as victim, and how long victim is still protected from eviction. After Close, both connections
+// are nil.
 func (f *mux) tryReserve(nc net.Conn) (g, victim *pendingConn, wait time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -214,7 +214,8 @@ func (f *mux) victim() *pendingConn {
 	})
 }
 
-// extend keeps the connection from addr safe for greetedHold, because its hello has named the job.
+// extend protects the connection from addr from eviction for greetedHold, because its hello has
+// named the job.
 func (f *mux) extend(addr net.Addr) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -225,15 +226,16 @@ func (f *mux) extend(addr net.Addr) {
 	}
 }
 
-// beginTLS keeps a connection safe for tlsHold, because it has begun a TLS handshake.
+// beginTLS protects a connection from eviction for tlsHold, because it has begun a TLS handshake.
 func (f *mux) beginTLS(g *pendingConn) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	g.notEvictedBefore = time.Now().Add(tlsHold)
 }
 
-// freeDescriptor evicts the connection that victim chooses, if it is no longer safe. It returns
-// false if it has evicted none.
+// freeDescriptor makes a file descriptor free: it evicts the connection that victim chooses. It
+// evicts none, and returns false, if there is no such connection or if that connection is protected
+// until notEvictedBefore.
 func (f *mux) freeDescriptor() bool {
 	f.mu.Lock()
 	victim := f.victim()
@@ -429,8 +431,8 @@ type pendingConn struct {
 // Peeked returns the bytes that were already read, at most 32. Under TLS it returns none.
 func (g *pendingConn) Peeked() []byte { return g.peeked }
 
-// NetConn returns the connection that continues after Peeked: the accepted connection, or the
-// *tls.Conn on it.
+// NetConn returns the connection that the transport uses: with TLS the *tls.Conn, and otherwise the
+// accepted connection. The bytes of Peeked have already been read from it.
 func (g *pendingConn) NetConn() net.Conn {
 	if g.tls != nil {
 		return g.tls
@@ -524,10 +526,10 @@ type swappable struct{ net.Conn }
 // SetConn replaces the connection.
 func (s *swappable) SetConn(nc net.Conn) { s.Conn = nc }
 
-// NetConn returns the connection.
+// NetConn returns the connection that TLS reads and writes.
 func (s *swappable) NetConn() net.Conn { return s.Conn }
 
-// NetConn returns the connection that continues after the prefix.
+// NetConn returns the connection below, from which the prefix has already been read.
 func (r *prefixedConn) NetConn() net.Conn { return r.Conn }
 
 // A prefixedConn is a connection whose first bytes were already read. Its Read returns these bytes

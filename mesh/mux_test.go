@@ -530,7 +530,8 @@ func TestAPendingConnCostsAtMost4KiB(t *testing.T) {
 	defer plain.Close()
 	var accepted []net.Conn
 	// full reports whether all connections were still open when the heap had been measured. On a
-	// machine that is so busy that some have expired by then, the measurement does not count.
+	// machine that is so busy that some connections have expired by then, the measurement does not
+	// count.
 	fill := func(addr, text string) (perConn int64, open []net.Conn, full bool) {
 		before := heap()
 		for range pendingSlots {

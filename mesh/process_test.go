@@ -214,9 +214,9 @@ func starving(ranks []*process) time.Duration {
 
 // expectWithin is like expect, but the rank must have received the event within the given limit
 // after the fault. The line ends with the time of the event. expectWithin adds to the limit the
-// time for which the ranks and the test starved, because the library can do nothing while it does
-// not run. If the limit includes the limit on silence, expectWithin also adds the time that the
-// library grants a rank that runs late.
+// time for which the ranks and the test starved, because a process can do nothing while it does not
+// run. If the limit includes the limit on silence, expectWithin also adds the time that the library
+// grants a rank that runs late.
 func (p *process) expectWithin(want string, since injectedFault, most time.Duration) {
 	p.t.Helper()
 	line := p.expect(want)
@@ -254,9 +254,10 @@ func TestAStoppedProcessIsNamedAndLearnsItWhenResumed(t *testing.T) {
 	ranks[2].expectWithin("verdict peer lost [rank 2 on here", woken, time.Second)
 }
 
-// stopped is how long the test suspends a rank. It is much longer than the second in which a dead
-// rank is reported. It is much shorter than DefaultSilence, so that the test still passes if it
-// oversleeps on a busy machine.
+// stopped is how long the test suspends a rank: 2 s. That is twice the second within which a dead
+// rank is reported, so a rank that is wrongly taken for dead is reported meanwhile. It is half of
+// DefaultSilence, after which a suspended rank is rightly reported. The other half is for a test
+// that oversleeps on a busy machine.
 const stopped = DefaultSilence / 2
 
 func TestAProcessStoppedForAWhileIsNotBlamed(t *testing.T) {

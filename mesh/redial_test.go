@@ -165,10 +165,10 @@ func startCut(t *testing.T, transports func(cfg *Config), layers []*checker, cut
 	return r
 }
 
-// A cutPlan says where connections are reset: two early, each time a little later, and the next
-// ones only when both ranks have got frames. Without these frames, the resets would count as one
-// outage, which Config.Redial ends. A number of bytes does not ensure that both ranks get frames,
-// because a reset discards what a rank has not read.
+// A cutPlan says where connections are reset: two connections early, each of them a little later
+// than the one before, and further connections only when both ranks have got frames. Without these
+// frames, the resets would count as one outage, which Config.Redial ends. A number of bytes does
+// not ensure that both ranks get frames, because a reset discards what a rank has not read.
 type cutPlan struct {
 	stride int // between the places of the first resets, in bytes
 	layers []*checker
@@ -267,8 +267,8 @@ func TestALinkThatIsCutAnywhereLosesNothing(t *testing.T) {
 }
 
 // All connections of a job, control links and data links, are reset again and again while all ranks
-// live. With Config.Redial no rank is lost, and no frame is lost or doubled. Without it, a rank is
-// lost.
+// live. With Config.Redial no rank is lost, and no frame is lost or doubled. Without Config.Redial,
+// a rank is lost.
 func TestRanksWhoseConnectionsAreAllResetGoOn(t *testing.T) {
 	leak.Check(t)
 	for wire, transports := range silentWires(t) {

@@ -55,7 +55,7 @@ type position struct {
 // A small frame is copied, and its Done runs at once. A large frame, and any frame for which the
 // copies have no room, stays in its sender's memory, and its Done runs at the acknowledgement. So
 // credits of the layer above bound what waits. Most acknowledgements travel on frames. A frame
-// without a head is only an acknowledgement. It answers a frame that asked for one.
+// without a head is only an acknowledgement. It answers a frame that asked for an acknowledgement.
 //
 // Two frames with the same number are equal. If a Conn breaks within a frame, the frame comes again
 // whole, into the buffer that the Sink has chosen before.
@@ -472,7 +472,7 @@ type inbound struct {
 	acked     uint32 // the last acknowledgement
 	ackNeeded bool   // a frame asked for an acknowledgement
 	bare      bool   // the arriving frame is only an acknowledgement
-	asks      bool   // the arriving frame asks for one
+	asks      bool   // the arriving frame asks for an acknowledgement
 
 	// The frame for which the Sink has chosen a buffer and which has not arrived whole. It is kept
 	// when its Conn breaks.

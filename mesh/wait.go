@@ -137,8 +137,8 @@ const (
 )
 
 // Spin moves a link for a moment, and reports whether ev is met. A receive calls Spin before it
-// prepares a wait. If the message is there, or arrives during Spin, the receive saves the cost of
-// the wait. Spin ignores contexts, because it takes only a few microseconds.
+// prepares a wait. If the message has arrived already, or arrives during Spin, the receive saves
+// the cost of the wait. Spin ignores contexts, because it takes only a few microseconds.
 func (m *Mesh) Spin(l *Link, ev Condition) bool {
 	l.polls.Add(1) // at the start, so that the ticker counts this link as polled while Spin runs
 	if !l.armed.Load() {

@@ -202,11 +202,6 @@ type Pending interface {
 	RemoteAddr() net.Addr
 }
 
-// A Named is a Conn whose peer may have proven a name by a certificate, before the first frame.
-// PeerName returns the name, or "" if the peer has proven no name. A Conn that is built on another
-// Conn returns the name from that other Conn.
-type Named interface{ PeerName() string }
-
 // An Exposer is a Conn that can expose memory to its peer, so that the peer writes straight into
 // this memory. Until the owner calls the function release, the peer may send frames into buf by
 // Frame.To. On this side, the Conn reports each of these frames by Sink.Arrived, with the given ID

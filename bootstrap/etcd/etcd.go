@@ -219,13 +219,13 @@ func (e *entries) Next(ctx context.Context) ([]string, error) {
 		case news, more = <-e.watches[1]:
 		case _, more = <-e.renewed:
 			if !more && ctx.Err() == nil {
-				return nil, fmt.Errorf("etcd at %s: it has not renewed this rank's lease: it is gone, or this process was stopped for too long", e.endpoints)
+				return nil, fmt.Errorf("etcd at %s: the lease of this rank was not renewed: etcd is gone, or this process was stopped for too long", e.endpoints)
 			}
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 		if err := news.Err(); err != nil || !more {
-			return nil, e.failed(ctx, cmp.Or(err, errors.New("it has ended the watch of the keys")))
+			return nil, e.failed(ctx, cmp.Or(err, errors.New("etcd has ended the watch of the keys")))
 		}
 		for _, event := range news.Events {
 			e.set(string(event.Kv.Key), string(event.Kv.Value), event.Kv.ModRevision)

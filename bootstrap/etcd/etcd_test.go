@@ -35,15 +35,15 @@ type server struct {
 	admin   *clientv3.Client
 }
 
-// serve starts an etcd, with more options, until the end of the test. The configuration is that of
-// the test's own client. Without etcd it skips the test.
+// serve starts an etcd, with more options, until the end of the test. The test's own client uses
+// the configuration c. If there is no program etcd, serve skips the test.
 func serve(t *testing.T, c Config, options ...string) *server {
 	t.Helper()
 	leak.Check(t)
 	return serveFrom(t, t.TempDir(), c, options...)
 }
 
-// serveFrom does the same with the data of a directory.
+// serveFrom is like serve, for an etcd that keeps its data in the given directory.
 func serveFrom(t *testing.T, dir string, c Config, options ...string) *server {
 	t.Helper()
 	program, err := exec.LookPath("etcd")
@@ -120,7 +120,7 @@ func (s *server) keys(t *testing.T) (keys []string) {
 	return keys
 }
 
-// secret is that of the jobs, in hexadecimal digits.
+// secret is the secret of the jobs, in hexadecimal digits.
 const secret = "00112233445566778899aabbccddeeff"
 
 // join joins a job as a rank, by the variables that a user sets.
@@ -233,7 +233,7 @@ func TestARankThatGivesUpRemovesItsKey(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	watch := s.admin.Watch(t.Context(), "/the/prefix/", clientv3.WithPrefix())
 	go func() {
-		<-watch // its key
+		<-watch // the rank's key
 		cancel()
 	}()
 	if _, err := s.join(ctx, newStore(Config{}), "TUTTI_RANK=1", "TUTTI_SIZE=2"); !errors.Is(err, fault.Canceled) || !strings.Contains(err.Error(), "rank 0 or another rank has not come") {
@@ -333,8 +333,8 @@ func TestOlderTextsAreIgnored(t *testing.T) {
 	}
 }
 
-// forward forwards connections to the server that runs at the time, until the end of the test. The
-// result is the address that stays.
+// forward forwards connections to the server that runs at the time, until the end of the test. It
+// returns the address of the forwarder, which does not change when the server does.
 func forward(t *testing.T, to *atomic.Pointer[server]) (addr string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -417,7 +417,7 @@ func TestAnEtcdThatDiesIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.process.Kill()
-	if _, err := e.Next(t.Context()); err == nil || !strings.Contains(err.Error(), "etcd at "+s.addr+": it has not renewed this rank's lease") {
+	if _, err := e.Next(t.Context()); err == nil || !strings.Contains(err.Error(), "etcd at "+s.addr+": the lease of this rank was not renewed") {
 		t.Errorf("Next: got %v, want that etcd has not renewed the lease", err)
 	}
 	st.call = time.Millisecond

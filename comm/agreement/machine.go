@@ -3,7 +3,7 @@ package agreement
 import "slices"
 
 // Calls is a bit set of the calls by which members entered an agreement. All members must make the
-// same call. If a decision has two bits, they did not.
+// same call. If a decision has both bits, the members have made different calls.
 type Calls uint8
 
 // The calls.
@@ -57,15 +57,16 @@ type (
 	// Dead says that Rank will never send or decide anything again. Its process was seen to end, or
 	// the rank has closed.
 	Dead struct{ Rank int }
-	// LinkLost says that members A and B are alive and cannot reach each other. Only one of them
-	// can go on in a communicator.
+	// LinkLost says that the link between members A and B is lost, and that both are alive. A
+	// leader that knows this proposes at most one of the two as a member after a Shrink.
 	LinkLost struct{ A, B int }
 	// Received is a State of another member.
 	Received struct {
 		From  int
 		State State
 	}
-	// GiveUp says that no more news of deaths is on its way.
+	// GiveUp says that the caller no longer waits for news of deaths. It fails the agreement of
+	// this rank if the rank has entered and not decided, and Quorum returns false.
 	GiveUp struct{}
 )
 
@@ -79,8 +80,8 @@ type (
 	// Decided ends the agreement of this rank. The caller must still answer with the rank's State,
 	// because other members may need it.
 	Decided struct{ Proposal Proposal }
-	// Failed ends the agreement of this rank. Seen is the set of the base's members that this rank
-	// reaches, itself included. They are no quorum.
+	// Failed ends the agreement of this rank. Seen is the set of the remaining members, as far as
+	// this rank knows, itself included. This set is no quorum.
 	Failed struct{ Seen Set }
 )
 
@@ -114,8 +115,8 @@ func (m *Machine) Base() Set { return m.base }
 // State returns this rank's State, for a member that may have missed it.
 func (m *Machine) State() State { return m.states[m.me] }
 
-// Quorum reports whether the members that this rank has not lost are a quorum. If they are not,
-// only news of a death can let this rank go on.
+// Quorum reports whether the remaining members, as far as this rank knows, are a quorum. If they
+// are not, this rank can propose nothing until it learns of a death.
 func (m *Machine) Quorum() bool { return m.quorum(m.view()) }
 
 // Waiting returns the members whose States this rank waits for. These are the remaining members
@@ -223,7 +224,8 @@ func (m *Machine) follow() {
 	if own.Calls == 0 || own.Out || !m.base.Has(m.me) {
 		return
 	}
-	// No member comes back, so the lowest remaining member never falls, and neither does the term.
+	// No member comes back, so the number of the lowest remaining member never decreases, and
+	// neither does the term.
 	leader := m.view().Lowest()
 	own.Term = leader + 1
 	if own.Accepted == own.Term {

@@ -44,7 +44,7 @@ type Config struct {
 	// Cache is the number of entries of the response cache; 0 turns it off.
 	Cache int
 	// A tensor that some ranks have not submitted is reported after StallWarn. It ends the
-	// coordinator after StallEnd. 0 turns either off.
+	// coordinator after StallEnd. A limit of 0 does not apply.
 	StallWarn Duration
 	StallEnd  Duration
 }
@@ -83,8 +83,9 @@ type Coordinator struct {
 	// checkGroup.
 	conflicts []groupConflict
 	failures  permanentFailures
-	// refused holds the refused calls that some ranks have not made yet. late holds the submissions
-	// of the current list that belong to such calls.
+	// refused holds, by tensor, the calls that at least one rank has refused and other ranks have
+	// not made yet. late holds the submissions that belong to such calls, from the list that is
+	// being read. failLate fails them.
 	refused      map[key]*refusedCalls
 	refusedCount int
 	late         []lateSubmission

@@ -478,8 +478,8 @@ func TestOnlyANewConflictEndsACoordinatorWhoseRecordIsFull(t *testing.T) {
 }
 
 // TestRefusedCallsAreBounded lets rank 1 refuse calls that rank 0 does not make. The Coordinator
-// keeps a bounded number of them, and drops the oldest ones. It drops those of a process set with
-// the set.
+// keeps a bounded number of them, and drops the oldest ones. When a process set is removed, the
+// Coordinator drops the refused calls of this set.
 func TestRefusedCallsAreBounded(t *testing.T) {
 	s := newSim(Config{Size: 2, Cycle: Millisecond, Fusion: 1 << 10, MaxFusedTensor: 1 << 7, Partition: 1 << 10, Credit: 1 << 12})
 	change := func(op Operation, name string, shape ...int) {

@@ -107,9 +107,9 @@ func (c *Coordinator) newReady() *readyTensor {
 
 // launch orders ready tensors, in order of urgency. It launches nothing while all of these hold:
 //
-//   - some tensor is pending, which may become ready to be fused with these;
+//   - some tensor is pending, which may become ready and then be fused with the ready tensors;
 //   - less than Config.Fusion bytes are ready;
-//   - the first of them has been ready for less than Config.Cycle;
+//   - the ready tensors have waited for less than Config.Cycle;
 //   - no barrier and no fence requires a launch at once.
 //
 // Once the credit is spent, launch waits until half of the credit is available again. So rank 0

@@ -159,9 +159,9 @@ func (c *Coordinator) enqueueOrFail(p *pendingTensor, absent []int) {
 	c.removePending(p)
 }
 
-// fail tells the Workers of some ranks that a tensor has failed, or of all ranks if there are none.
-// A Worker that has submitted the tensor ends the submission. Tensors that fail in succession with
-// one error on the same ranks share a response.
+// fail tells the Workers of the given ranks that a tensor has failed. If no ranks are given, it
+// tells the Workers of all ranks. A Worker that has submitted the tensor ends the submission.
+// Tensors that fail in succession with one error on the same ranks share a response.
 func (c *Coordinator) fail(err *fault.Error, ranks []int, name TensorName) {
 	if n := len(c.outgoing.Responses); n > 0 {
 		if last := &c.outgoing.Responses[n-1]; last.Kind == ResponseFail && last.Err == err && slices.Equal(last.Ranks, ranks) {

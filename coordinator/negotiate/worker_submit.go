@@ -30,7 +30,8 @@ func (in Submit) applyWorker(w *Worker) {
 }
 
 // applyWorker reports the call to the Coordinator at the end of this Step, because other ranks may
-// wait for it. No rank waits for this one if it has joined or closed.
+// wait for it. If this rank has joined or closed, it reports nothing, because no rank waits for its
+// calls.
 func (in Refused) applyWorker(w *Worker) {
 	if w.closed || w.joining {
 		return

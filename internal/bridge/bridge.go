@@ -5,6 +5,7 @@ package bridge
 
 import (
 	"context"
+	"time"
 
 	"github.com/tutti-go/tutti/reduce"
 	"github.com/tutti-go/tutti/tensor"
@@ -23,8 +24,12 @@ type Communicator interface {
 	// The caller owns the list again when the call returns.
 	AllReduceList(ctx context.Context, algorithm string, d tensor.DType, vectors [][]byte, op reduce.Op) error
 
-	// Algorithm does what comm.Comm.Algorithm does, but for a given operator, which need not
-	// commute.
+	// Algorithm returns the name of the algorithm that a blocking collective runs: the forced
+	// algorithm, or else the choice of the communicator's table. The parameter bytes is the size of
+	// the vector. For a collective whose vector consists of one part per rank, bytes is the size of
+	// all parts together. The parameter verb is the collective's name in the form that errors use,
+	// such as "reduce_scatter". The form with Counts has the suffix "v". For an unknown name the
+	// result is "". A collective that does not reduce ignores op.
 	Algorithm(verb string, bytes int, op reduce.Op) string
 
 	// Explain returns what comm.Comm.Explain prints, as a struct.
@@ -49,6 +54,25 @@ type Communicator interface {
 	// NewPoller returns a Poller for messages from some ranks. A Poller holds no resources and need
 	// not be closed.
 	NewPoller(from ...int) Poller
+
+	// Timeout returns the communicator's Timeout, or 0 if there is none.
+	Timeout() time.Duration
+
+	// Send, ISend, Recv and IRecv exchange messages as the functions of comm do. They are for
+	// goroutines of a package, which wait most of the time for messages that may never come: the
+	// communicator's Timeout does not apply, no stall is reported, and they do not count as the
+	// calls in which errors say that the program is.
+	Send(ctx context.Context, to, tag int, b []byte) error
+	ISend(to, tag int, b []byte) InFlight
+	Recv(ctx context.Context, from, tag int, b []byte) (int, error)
+	IRecv(from, tag int, b []byte) InFlight
+}
+
+// An InFlight is a message that is being sent or received.
+type InFlight interface {
+	// Wait waits until the buffer may be used again, and returns the size of a received message. If
+	// ctx ends first, Wait withdraws a message that has not been matched. It must be called once.
+	Wait(ctx context.Context) (int, error)
 }
 
 // A Poller lets a goroutine that waits for a callback of comm.Comm.OnNamed receive the messages of

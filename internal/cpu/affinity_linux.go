@@ -12,7 +12,7 @@ import (
 )
 
 // Yield gives the core to another process. runtime.Gosched would only give it to another goroutine
-// of this one.
+// of this process.
 func Yield() { syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // CurrentCore returns the core that the caller runs on, or -1 where the system does not report it.
@@ -24,8 +24,8 @@ func CurrentCore() int {
 	return int(core)
 }
 
-// AvoidCore moves the calling thread away from a core, if its affinity allows another one. It
-// restores the affinity, so that the scheduler may move the thread back later.
+// AvoidCore moves the calling thread away from a core, if the thread's affinity allows another
+// core. It restores the affinity, so that the scheduler may move the thread back later.
 func AvoidCore(core int) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

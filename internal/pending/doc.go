@@ -1,6 +1,6 @@
 // Package pending is for listeners that bound connections whose peers have proven nothing. It
-// chooses the connection that makes room for another one, and provides a log that a flood of
-// connections cannot fill. It does not know how a peer proves anything.
+// chooses the connection that is closed to make room for another connection, and provides a log
+// that a flood of connections cannot fill. It does not know how a peer proves anything.
 package pending
 
 import (
@@ -25,11 +25,11 @@ func Source(addr net.Addr) netip.Prefix {
 	return prefix
 }
 
-// Victim returns the connection to evict when there is no room for another one, or the zero C if
-// there is none. The parameter about returns the source of a connection, and the time until which
-// it is safe. Victim selects the source that has the most connections, and from that source the
-// connection whose safe time ends first. So connections from one host evict each other, and not one
-// from another host.
+// Victim returns the connection to evict when there is no room for another connection, or the zero
+// C if all is empty. The parameter about returns the source of a connection, and the time until
+// which the connection is protected from eviction. Victim selects the source that has the most
+// connections, and from that source the connection whose protection ends first. So connections from
+// one host evict each other, and not a connection from another host.
 func Victim[C comparable](all iter.Seq[C], about func(C) (netip.Prefix, time.Time)) (victim C) {
 	count := make(map[netip.Prefix]int)
 	for c := range all {

@@ -22,14 +22,14 @@ type Log struct {
 
 	mu      sync.Mutex // guards the rest
 	full    time.Time  // the time from which Burst lines may be logged at once again
-	omitted int        // lines omitted since the last one
+	omitted int        // lines omitted since the last line
 }
 
 // NewLog returns a Log that writes to log.
 func NewLog(log *slog.Logger) *Log { return &Log{log: log} }
 
 // Refused logs that a connection from an address was refused, and how many lines were omitted
-// before this one.
+// before this line.
 func (s *Log) Refused(from net.Addr, because string) {
 	args := []any{"from", "unknown address", "because", because}
 	if from != nil {
@@ -38,7 +38,7 @@ func (s *Log) Refused(from net.Addr, because string) {
 	s.Line(slog.LevelWarn, "a connection refused", args...)
 }
 
-// AcceptFailed logs that Accept has failed, and how many lines were omitted before this one.
+// AcceptFailed logs that Accept has failed, and how many lines were omitted before this line.
 func (s *Log) AcceptFailed(err error) {
 	s.Line(slog.LevelWarn, "accept failed; retrying", "err", err)
 }

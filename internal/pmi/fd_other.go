@@ -10,5 +10,5 @@ import (
 // isInherited returns false, because no process manager passes descriptors on this system.
 func isInherited(int) bool { return false }
 
-// adopt fails for the same reason.
+// adopt fails, because no process manager passes descriptors on this system.
 func adopt(int) (net.Conn, error) { return nil, errors.ErrUnsupported }

@@ -307,7 +307,8 @@ func TestAStoppedServerFindsNoFailure(t *testing.T) {
 	})
 }
 
-// An aborting rank of MPICH waits for an answer, and goes on if the connection ends.
+// An aborting rank of MPICH waits for an answer, and goes on if it gets one or if the connection
+// ends. So the Server must neither answer nor close the connection.
 func TestARankThatAbortsIsKeptWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, ranks := served(1)

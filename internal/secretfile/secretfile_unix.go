@@ -8,7 +8,8 @@ import (
 	"syscall"
 )
 
-// readableByOthers reports whether users other than this one and root may read or write the file.
+// readableByOthers reports whether users other than root and the user of this process may read or
+// write the file.
 func readableByOthers(info fs.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	return !ok || info.Mode().Perm()&othersBits(int(stat.Uid), os.Geteuid()) != 0

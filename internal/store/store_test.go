@@ -132,7 +132,7 @@ func TestKeysAndValuesAreBounded(t *testing.T) {
 				t.Error("a key that is too large was accepted")
 			}
 			if name == "own part" {
-				return // it has three keys
+				return // this Store has three keys
 			}
 			n := 1
 			for ; n <= MaxKeys; n++ {

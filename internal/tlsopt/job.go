@@ -55,6 +55,11 @@ func (o *Options) NameOf(rank int) string {
 	return o.job.NameOf(rank)
 }
 
+// A Named is a transport's Conn whose peer may have proven a name by a certificate, before the first
+// frame. PeerName returns the name, or "" if the peer has proven no name. A Conn that is built on
+// another Conn returns the name from that other Conn.
+type Named interface{ PeerName() string }
+
 // PeerName returns the name that the peer of a TLS connection has proven: the URI in its
 // certificate. It is "" without the job's CA, on a plain connection, and before the handshake.
 func (o *Options) PeerName(nc net.Conn) string {

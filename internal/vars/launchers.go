@@ -43,6 +43,9 @@ const PodIndex = "JOB_COMPLETION_INDEX"
 // TFConfig describes a TensorFlow cluster and one task in it, in JSON.
 const TFConfig = "TF_CONFIG"
 
+// DMLCRole is the role of a process of ps-lite, BytePS or MXNet. It comes without a rank.
+const DMLCRole = "DMLC_ROLE"
+
 // A Launcher describes another launcher by its variables. Rank and Size are the names of the
 // variables that hold a process's rank and the number of ranks. A name is "" if the launcher does
 // not set that variable. If Requires is not "", the other variables count only if that variable is
@@ -67,7 +70,7 @@ func Launchers() []Launcher {
 }
 
 // IsForeignIdentity reports whether name is a variable by which another launcher tells its
-// processes their ranks. If a rank of this module inherited such a variable, the rank or a library
+// processes their ranks or roles. If a rank of this module inherited such a variable, the rank or a library
 // in it could take it for a member of the outer job.
 func IsForeignIdentity(name string) bool {
 	for _, p := range [...]string{"OMPI_COMM_WORLD_", "PMI_", "PMIX_", "TORCHELASTIC_"} {
@@ -78,7 +81,7 @@ func IsForeignIdentity(name string) bool {
 	switch name {
 	case TorchRank, TorchSize, TorchLocalRank, TorchLocalSize, TorchAddr, TorchPort,
 		"GROUP_RANK", TorchGroupSize, "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE",
-		TFConfig,
+		TFConfig, DMLCRole,
 		"OMPI_UNIVERSE_SIZE", "OMPI_WORLD_SIZE", "OMPI_WORLD_LOCAL_SIZE",
 		"HYDI_CONTROL_FD", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
 		"SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS",

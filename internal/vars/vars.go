@@ -29,7 +29,7 @@ const (
 	Hosts       = "TUTTI_HOSTS"       // a static list of host:port, one per rank, comma separated
 	Listen      = "TUTTI_LISTEN"      // host, host:port, host:first-last or :first-last that this rank listens on
 	Interface   = "TUTTI_INTERFACE"   // the network interfaces that this rank may listen on
-	Advertise   = "TUTTI_ADVERTISE"   // host or host:port at which the other ranks reach this one
+	Advertise   = "TUTTI_ADVERTISE"   // host or host:port at which the other ranks reach this rank
 	Bootstrap   = "TUTTI_BOOTSTRAP"   // the one source of the job to use, by its name
 	Timeline    = "TUTTI_TIMELINE"    // the file into which coordinators write their timeline
 	Report      = "TUTTI_REPORT_TRANSPORT"

@@ -55,9 +55,9 @@
 // runs. The limit adds this delay once for each heartbeat that fits in Config.Silence, up to a
 // minute in all. A link that has closed is dialled again at once. So a network outage that is
 // shorter than the limit does no harm to a rank that is alive, unless it closes all links of that
-// rank. With Config.Redial it may close all of them: the rank is dialled until the limit, and the
-// dial that begins then may still succeed. A busy rank is not mistaken for a lost rank. The failure
-// names the limit that was used.
+// rank. With Config.Redial the outage may close all of them: the rank is dialled until the limit,
+// and the dial that begins then may still succeed. A busy rank is not mistaken for a lost rank. The
+// failure names the limit that was used.
 //
 // While ranks start, both ends may dial, and then one of the two connections is closed again.
 // Therefore no rank is lost before the limit until all ranks are ready.

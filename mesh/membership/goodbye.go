@@ -11,11 +11,11 @@ package membership
 // as a failure. This rank does not wait for a neighbour whose link breaks or falls silent
 // meanwhile.
 //
-// With Config.Redial, a neighbour whose link breaks may be alive. It could no longer get the
-// goodbye once this rank had ended. So this rank dials it again until the limit on silence, once
-// more at the limit, and leaves dialGrace later; see DialTimeout. If the link broke before Goodbye,
-// the flood waits for the dials. If it breaks later, the dials go on, and a link that comes up
-// carries the goodbye.
+// With Config.Redial, a neighbour whose link breaks may be alive. Such a neighbour could no longer
+// get the goodbye once this rank had ended. So this rank dials the neighbour again until the limit
+// on silence, once more at the limit, and leaves dialGrace later; see DialTimeout. If the link
+// broke before Goodbye, the flood waits for the dials. If it breaks later, the dials go on, and a
+// link that comes up carries the goodbye.
 func (in Goodbye) apply(s *Machine) {
 	s.ending = true
 	s.sendGoodbye()

@@ -37,7 +37,8 @@ const (
 	maxSilence = 60 * Second
 	// minRedialTimeout is the shortest limit of a dial to a suspected rank, for its handshakes.
 	minRedialTimeout = 250 * Millisecond
-	// maxRedialTimeout is the longest. It is the limit of a handshake in package mesh.
+	// maxRedialTimeout is the longest limit of such a dial, which is also the limit of a handshake
+	// in package mesh.
 	maxRedialTimeout = 5 * Second
 	// freshLinkTime is how long a new link is protected from reports about the previous link.
 	freshLinkTime = Second
@@ -193,7 +194,7 @@ func (s *Machine) checkReady() {
 func (s *Machine) handleAlive(m Message) {
 	r := &s.ranks[m.Origin]
 	if m.Seq < r.lastAlive.Seq {
-		return // a newer Alive has overtaken this one
+		return // a newer Alive has overtaken this Alive
 	}
 	if r.lastAlive.Seq == 0 {
 		r.host = string(m.Body)

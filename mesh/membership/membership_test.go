@@ -212,7 +212,8 @@ func TestABrokenControlLinkIsRedialled(t *testing.T) {
 }
 
 // With Config.Redial, a rank all of whose links are reset at once is not lost, and its links come
-// up again. Without the option it is lost, because it cannot be distinguished from a dead rank.
+// up again. Without the option the rank is lost, because the other ranks cannot distinguish it from
+// a dead rank.
 func TestARankWhoseLinksAreAllResetIsRedialled(t *testing.T) {
 	for n := 2; n <= 9; n++ {
 		for _, redial := range []bool{true, false} {

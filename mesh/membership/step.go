@@ -229,5 +229,5 @@ func (s *Machine) emit(o Output) { s.outputs = append(s.outputs, o) }
 
 func (Tick) apply(*Machine) {}
 
-// never is later than any moment.
+// The constant never is later than any time that comes.
 const never = Time(math.MaxInt64)

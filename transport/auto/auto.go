@@ -161,7 +161,7 @@ func (o *Options) passed(name string) (transport.Transport, error) {
 		}
 		if o.Again {
 			return nil, failure(fault.Misuse, "transport "+name,
-				errors.New("the Transport serves one epoch of the job, and has been closed with it: implement auto.Template"))
+				errors.New("the Transport serves one epoch of the job, and was closed at the end of that epoch: implement auto.Template"))
 		}
 		return w, nil
 	}

@@ -278,7 +278,7 @@ func TestPeerThatRefusesSharedMemoryIsReachedOverTCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	go func() { // it rejects every connection, in the format of package shm
+	go func() { // this server rejects every connection, in the format of package shm
 		for {
 			nc, err := l.Accept()
 			if err != nil {

@@ -7,6 +7,7 @@ import (
 	"net"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/tlsopt"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -56,7 +57,7 @@ func (c *conn) RemoteAddr() net.Addr {
 
 // PeerName returns the peer's name from the inner Conn, or "" if the inner Conn has none.
 func (c *conn) PeerName() string {
-	if n, ok := c.inner.(transport.Named); ok {
+	if n, ok := c.inner.(tlsopt.Named); ok {
 		return n.PeerName()
 	}
 	return ""

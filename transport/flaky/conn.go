@@ -194,15 +194,16 @@ func (c *conn) resume() {
 // pass applies the rules for one frame, and sends the frame. The argument number is the frame's
 // number on this Conn.
 //
-// A cut at a frame needs the other end, because the frame has to arrive up to the chosen moment. So
-// pass registers the rule with the peer Conn, if the peer Conn is known. The peer applies the rule
-// when the frame with this number arrives:
+// The moment of a cut says how much of the frame arrives: nothing (Before), half of the body
+// (Within) or the whole frame (After). The sender does not know when its frame arrives. So pass
+// registers the rule with the peer Conn, which applies the rule when the frame with this number
+// arrives:
 //
-//	Before   an empty frame is sent in its place; the peer cuts when it comes
-//	Within   the frame is sent; the peer passes half of it on and cuts
-//	After    the frame is sent; the peer passes it on and cuts
+//	Before   this end sends an empty frame in place of the frame; the peer cuts when it arrives
+//	Within   this end sends the frame; the peer passes half of the body on, and then cuts
+//	After    this end sends the frame; the peer passes the frame on, and then cuts
 //
-// If the peer is unknown, or cannot see the frame, this end applies the rule.
+// If the peer Conn is unknown, or cannot see the frame, this end applies the rule.
 func (c *conn) pass(h *queuedFrame, number int) {
 	s := c.node.script
 	for _, i := range h.due {

@@ -70,7 +70,7 @@ type Rule struct {
 	from, to limit
 }
 
-// A limit restricts a rule to one node. The zero limit does not restrict it.
+// A limit restricts a rule to one node. The zero limit does not restrict the rule.
 //
 // The separate field set is needed because 0 is the number of a node, and because a rule may be
 // limited to Unknown.

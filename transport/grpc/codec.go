@@ -15,7 +15,8 @@ const (
 	methodName  = "/" + serviceName + "/" + streamName
 )
 
-// streamDesc describes the method to both sides. The dialling side has no handler.
+// streamDesc describes the method. The listening side passes its handler, and the dialling side
+// passes nil.
 func streamDesc(h rpc.StreamHandler) rpc.StreamDesc {
 	return rpc.StreamDesc{StreamName: streamName, Handler: h, ServerStreams: true, ClientStreams: true}
 }
@@ -23,8 +24,8 @@ func streamDesc(h rpc.StreamHandler) rpc.StreamDesc {
 // An incoming holds a message from RecvMsg, in the same pieces in which gRPC received the message.
 type incoming struct{ bufs mem.BufferSlice }
 
-// A codec passes bytes through unchanged: from a *message when sending, to an *incoming when
-// receiving. It neither copies nor inspects them.
+// A codec passes bytes between this package and gRPC without a copy. Marshal takes the bytes to
+// send from a *message, and Unmarshal stores the received bytes in an *incoming.
 type codec struct{}
 
 // Marshal returns the pieces of a message. gRPC releases each piece after it has been written.

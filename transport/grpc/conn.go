@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/tlsopt"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -231,7 +232,7 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// PeerName implements transport.Named.
+// PeerName implements tlsopt.Named.
 func (c *conn) PeerName() string { return c.peerName }
 
 // Unsent implements transport.Conn. It counts the bytes that this end has accepted and gRPC has not
@@ -309,5 +310,5 @@ func (g pendingConn) RemoteAddr() net.Addr { return g.link.raw.RemoteAddr() }
 var (
 	_ transport.Conn    = (*conn)(nil)
 	_ transport.Pending = pendingConn{}
-	_ transport.Named   = (*conn)(nil)
+	_ tlsopt.Named      = (*conn)(nil)
 )

@@ -120,8 +120,8 @@ func (d *decoder) appendPrefix(b []byte) int {
 }
 
 // check validates the part of the preamble that has arrived. It checks the version as soon as the
-// first byte is there, so that a peer with another protocol is refused at once. It checks the rest
-// when the preamble is complete.
+// first byte has arrived, so that a peer with another protocol is refused at once. It checks the
+// rest when the preamble is complete.
 //
 // check is called for each piece of a preamble. If a peer sends a few bytes and then nothing, the
 // listener's timeout ends the connection.

@@ -170,8 +170,8 @@ func (h *acceptedStream) serve(_ any, s rpc.ServerStream) error {
 // its connection ends, gRPC's server cancels its own context. Then RecvMsg chooses at random
 // between the cancellation and messages that have arrived (recvBufferReader.read), so messages
 // could be lost. A streamContext is never cancelled. Instead, wakeSleepers sends single values on
-// its Done channel. Only a goroutine that sleeps there gets such a value, and that goroutine has
-// found nothing to receive.
+// its Done channel. Only a goroutine that waits for this channel gets such a value, and that
+// goroutine has found nothing to receive.
 type streamContext struct {
 	context.Context // gRPC's own context, for its values
 	done            chan struct{}

@@ -140,8 +140,8 @@ func (c *conn) updateWaiting() {
 	}
 }
 
-// wakeUp schedules the armed callback. It checks listed, because a Conn is in the notifier's list
-// at most once. The link is locked.
+// wakeUp makes the notifier run the armed callback soon. It does nothing if no callback is armed,
+// or if the notifier is already about to run it. The link is locked.
 func (c *conn) wakeUp() {
 	if c.ready != nil && !c.listed {
 		c.listed = true

@@ -23,8 +23,8 @@ func failAll(q items, err error) {
 }
 
 // copyPart fills dst with the bytes of the body that begin at offset off. The body is Body followed
-// by Parts. It searches the parts from the beginning each time. This is cheap, because a slice is
-// large and a body has few parts.
+// by Parts. copyPart searches the parts from the beginning each time. This is cheap, because a
+// slice is large and a body has few parts.
 func (it *item) copyPart(dst []byte, off int) {
 	b := it.f.Body
 	dst = dst[copy(dst, b[min(off, len(b)):]):]

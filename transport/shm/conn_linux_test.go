@@ -96,7 +96,7 @@ func TestUnsentCountsHeadsAsProgress(t *testing.T) {
 }
 
 // An armed Conn whose ring is full must wake when there is space, also if the ring was filled after
-// Arm. It must not wake for each chunk.
+// Arm. The Conn must not wake for each chunk.
 func TestRoomWakesOnlyABlockedSender(t *testing.T) {
 	near, far := pair(t)
 	far.Admit()

@@ -123,7 +123,7 @@ func (p *peerMemory) receivePool(fd int, pending bool) error {
 	switch {
 	case fd < 0: // the peer may have sent tokens of the pool, so the Conn cannot continue
 		return failure(fault.Exhausted, "receive the peer's memory",
-			fmt.Errorf("%w; or there was no room for one: raise ulimit -n", noDescriptor()))
+			fmt.Errorf("%w; or this process had no room for a descriptor: raise ulimit -n", noDescriptor()))
 	case pending:
 		err = failure(fault.Refused, "receive", errors.New("memory was exposed before the peer was admitted"))
 	case p.fd >= 0:

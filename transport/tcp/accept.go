@@ -29,7 +29,7 @@ type swappable struct{ net.Conn }
 // SetConn replaces the connection.
 func (s *swappable) SetConn(nc net.Conn) { s.Conn = nc }
 
-// NetConn returns the connection.
+// NetConn returns the connection that TLS reads and writes.
 func (s *swappable) NetConn() net.Conn { return s.Conn }
 
 // A closerSetter is an accepted connection. Its listener closes it if the peer does not

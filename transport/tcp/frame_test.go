@@ -76,8 +76,8 @@ func TestLargestFramesAreAccepted(t *testing.T) {
 	}
 }
 
-// The magic must not begin like HTTP/2, TLS or text. Otherwise it could be mistaken for one of
-// them.
+// The magic must not begin like HTTP/2, TLS or text. Otherwise a listener could mistake the magic
+// for one of these.
 func TestMagicIsNobodyElses(t *testing.T) {
 	tr := New(Options{})
 	defer tr.Close()

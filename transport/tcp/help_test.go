@@ -12,8 +12,8 @@ import (
 // waitTime bounds each wait of these tests. Normal waits are much shorter.
 const waitTime = 20 * time.Second
 
-// pair returns the two Conns of a link between Transports with these options. The second Conn was
-// accepted, and is not admitted.
+// pair connects two Transports with these options, and returns the two Conns. Admit has not been
+// called on the accepted Conn.
 func pair(tb testing.TB, o Options) (dialled, accepted transport.Conn) {
 	tb.Helper()
 	near, far := New(o), New(o)
@@ -49,8 +49,8 @@ func receive[T any](tb testing.TB, from <-chan T) T {
 	}
 }
 
-// unprovenPeer returns a plain connection to a serving Transport, and the Conn that the Transport
-// made from this connection.
+// unprovenPeer returns a plain TCP connection to a serving Transport, and the Conn that the
+// Transport has made from it. Admit has not been called on the Conn.
 func unprovenPeer(tb testing.TB, o Options) (net.Conn, transport.Conn) {
 	tb.Helper()
 	t := New(o)

@@ -145,7 +145,7 @@ func TestUnsentReportsThatAQueueMoves(t *testing.T) {
 		t.Errorf("nothing was refused, and bytes are unsent since %v", since)
 	}
 	longAgo := time.Now().Add(-time.Minute)
-	o.since = longAgo // the socket had refused some
+	o.since = longAgo // the socket had refused some bytes
 	o.advance(0, true, &done)
 	if _, since := o.unsent(); !since.Equal(longAgo) {
 		t.Errorf("nothing was taken, and the time is %v after", since.Sub(longAgo))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/poll"
+	"github.com/tutti-go/tutti/internal/tlsopt"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -298,7 +299,7 @@ func (c *raw) wireError(call string, errno syscall.Errno) error {
 	return os.NewSyscallError(call, errno)
 }
 
-// PeerName implements transport.Named.
+// PeerName implements tlsopt.Named.
 func (c *raw) PeerName() string {
 	if c.tls == nil {
 		return ""
@@ -492,5 +493,5 @@ func (c *raw) closeDescriptor() {
 var (
 	_ transport.Conn    = (*raw)(nil)
 	_ transport.Pending = (*raw)(nil)
-	_ transport.Named   = (*raw)(nil)
+	_ tlsopt.Named      = (*raw)(nil)
 )

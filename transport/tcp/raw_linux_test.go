@@ -153,9 +153,9 @@ func TestWakeUpsAllocateNothing(t *testing.T) {
 	}
 }
 
-// Conns are closed at random moments, while other goroutines use them, and while others open
-// descriptors that get the same numbers. No byte may be written to or read from a descriptor of
-// another owner.
+// Conns are closed at random moments, while other goroutines use the Conns, and while still other
+// goroutines open descriptors that get the same numbers. No byte may be written to or read from a
+// descriptor of another owner.
 func TestRecycledDescriptorsAreNotTouched(t *testing.T) {
 	leak.Check(t)
 	a, b := New(Options{}), New(Options{})

@@ -16,7 +16,7 @@ func (t *Transport) newRaw(_ *net.TCPConn, _ *tlsConn, e pendingConn) (transport
 	return t.newStream(e)
 }
 
-// A tlsConn does not exist here.
+// A tlsConn is never made on this system. The type exists only because newConn names it.
 type tlsConn struct{}
 
 // adoptTLS leaves connections under TLS to streams.

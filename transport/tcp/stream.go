@@ -11,6 +11,7 @@ import (
 
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/poll"
+	"github.com/tutti-go/tutti/internal/tlsopt"
 	"github.com/tutti-go/tutti/transport"
 )
 
@@ -118,7 +119,7 @@ func (c *stream) Admit() {
 // RemoteAddr returns the peer's address.
 func (c *stream) RemoteAddr() net.Addr { return c.nc.RemoteAddr() }
 
-// PeerName implements transport.Named.
+// PeerName implements tlsopt.Named.
 func (c *stream) PeerName() string { return c.t.options.TLS.PeerName(c.nc) }
 
 // Progress implements transport.Conn. A poll that finds nothing costs a lock and no system call. It
@@ -406,5 +407,5 @@ func (c *stream) Close() error {
 var (
 	_ transport.Conn    = (*stream)(nil)
 	_ transport.Pending = (*stream)(nil)
-	_ transport.Named   = (*stream)(nil)
+	_ tlsopt.Named      = (*stream)(nil)
 )

@@ -113,7 +113,8 @@ func remoteErrorOf(err error) *remoteError {
 	return &remoteError{Kind: f.Kind, Op: f.Op, Text: err.Error()}
 }
 
-// err returns the error, joined with the error of the caller's context if that context has ended.
+// err returns the error that e describes, or nil if e is nil. The argument ctxErr is the error of
+// the caller's context, or nil. A fault.Error wraps it.
 func (e *remoteError) err(ctxErr error) error {
 	switch {
 	case e == nil:
@@ -233,7 +234,8 @@ func (a *agent) handle(q *request) {
 	a.send(re)
 }
 
-// register gives a Conn a number, and describes it in re.
+// register gives a Conn a number, by which later requests name the Conn. It stores the number and
+// the abilities of the Conn in re.
 func (a *agent) register(q *request, c transport.Conn, re *response) *response {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -265,7 +267,8 @@ func (a *agent) dial(node Node, q *request, re *response) *response {
 	return re
 }
 
-// closeNode closes a Node and inspects all memory that its Conns had exposed.
+// closeNode closes a Node. It reports an error if memory that a Conn of the Node had exposed was
+// written after its release.
 func (a *agent) closeNode(node Node, q *request, re *response) *response {
 	err := node.Transport.Close()
 	a.mu.Lock()
@@ -323,7 +326,7 @@ func (c *agentConn) release(exposure uint64) {
 	m.released = append([]byte{}, m.mem...)
 }
 
-// inspect compares released memory with its contents at its release.
+// inspect returns an error if memory has changed since its release.
 func (c *agentConn) inspect() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -335,7 +338,7 @@ func (c *agentConn) inspect() error {
 	return nil
 }
 
-// memory copies all memory that is exposed with one of the ids.
+// memory returns copies of all memory that is exposed now with one of the ids.
 func (c *agentConn) memory(ids ...uint32) (all []memoryCopy) {
 	for exposure, m := range c.exposed {
 		for _, id := range ids {

@@ -118,7 +118,7 @@ func (w *cluster) await(what string, done <-chan struct{}) {
 	}
 }
 
-// dial opens a Conn and returns both its ends, admitted.
+// dial opens a Conn and returns both its ends. Admit has not been called on the accepting end.
 func (w *cluster) dial(from, to int) (near, far transport.Conn) {
 	w.tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), waitLimit())
@@ -135,7 +135,8 @@ func (w *cluster) dial(from, to int) (near, far transport.Conn) {
 	return near, far
 }
 
-// link dials, admits, and returns both ends as endpoints, which the test's goroutine polls.
+// link opens a Conn, admits its accepting end, and returns both ends as endpoints of the cluster,
+// which until polls.
 func (w *cluster) link(from, to int) (near, far *endpoint) {
 	w.tb.Helper()
 	a, b := w.dial(from, to)
@@ -200,7 +201,8 @@ func backOff(idle int) {
 	time.Sleep(20 * time.Microsecond)
 }
 
-// An endpoint is a Conn with its own Sink. One goroutine uses it.
+// An endpoint is a Conn with its own Sink. Only one goroutine at a time may call progress. Other
+// goroutines may send meanwhile.
 type endpoint struct {
 	transport.Conn
 	w    *cluster

@@ -143,7 +143,7 @@ func piecesGoWhere(t *testing.T, mk Maker) {
 	}
 	w.until("the pieces", func() bool { return len(far.sink.got) == len(frames) && allDone(frames) })
 	if !bytes.Equal(mem, body) {
-		t.Errorf("the exposed memory differs from byte %d on", firstDifference(mem, body))
+		t.Errorf("the exposed memory differs from the body: the first different byte is %d", firstDifference(mem, body))
 	}
 }
 

@@ -23,7 +23,8 @@ func (e *endpoint) sendParts(head, body []byte, sizes ...int) *sentFrame {
 	return s
 }
 
-// setParts sets the body of s to the given parts.
+// setParts sets the body of s to the given parts. If first is set, the first part becomes the
+// frame's Body, and the others its Parts.
 func setParts(s *sentFrame, parts [][]byte, first bool) {
 	s.Body, s.Parts = nil, parts
 	if first {

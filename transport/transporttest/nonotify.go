@@ -47,7 +47,7 @@ func noNotifyInOrder(t *testing.T, mk Maker) {
 			t.Fatalf("round %d: frames %v, %v", round, got, far.err)
 		}
 		if !bytes.Equal(mem, body) {
-			t.Fatalf("round %d: the memory differs from byte %d on", round, firstDifference(mem, body))
+			t.Fatalf("round %d: the memory differs from the body: the first different byte is %d", round, firstDifference(mem, body))
 		}
 		w.until("Done", func() bool { return allDone(frames) })
 		for i, s := range frames {

@@ -200,7 +200,7 @@ func (want arrival) differs(got arrival) error {
 	case len(got.body) != len(want.body):
 		return fmt.Errorf("got %d bytes of body, want %d", len(got.body), len(want.body))
 	case !bytes.Equal(got.body, want.body):
-		return fmt.Errorf("the body of %d bytes differs from byte %d on", len(want.body), firstDifference(got.body, want.body))
+		return fmt.Errorf("the body of %d bytes is altered: the first different byte is %d", len(want.body), firstDifference(got.body, want.body))
 	}
 	return nil
 }

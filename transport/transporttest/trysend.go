@@ -99,7 +99,7 @@ func trySendRefusesWhenFull(t *testing.T, mk Maker) {
 		s, now := near.trySendOrSend([]byte("head"), body)
 		frames = append(frames, s)
 		if bytes += len(body); bytes > 64<<20 {
-			t.Fatalf("TrySend has taken %d bytes that nobody takes", bytes)
+			t.Fatalf("TrySend has accepted %d bytes, and the peer receives nothing", bytes)
 		}
 		refused = !now
 	}

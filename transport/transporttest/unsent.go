@@ -17,8 +17,8 @@ const (
 	stallTime   = 100 * time.Millisecond
 )
 
-// stall sends from the endpoint near, whose peer receives nothing. It returns when near has
-// reported the same stall for stallTime.
+// stall sends stallFrames frames from the endpoint near, whose peer receives nothing, and returns
+// these frames. It returns when Unsent reports that near has waited for longer than stallTime.
 func (w *cluster) stall(near *endpoint) (frames []*sentFrame) {
 	w.tb.Helper()
 	began := time.Now()
@@ -38,8 +38,9 @@ func (w *cluster) stall(near *endpoint) (frames []*sentFrame) {
 	return frames
 }
 
-// stalledPeerIsReported checks that Unsent reports a peer that receives nothing, and stops
-// reporting it when the peer continues. The layer above has no other way to detect a stalled peer.
+// stalledPeerIsReported checks that Unsent reports unsent bytes while the peer receives nothing,
+// and none after the peer has received all frames. The layer above has no other way to detect a
+// stalled peer.
 func stalledPeerIsReported(t *testing.T, mk Maker) {
 	w, near, far := pair(t, mk)
 	frames := w.stall(near)

@@ -140,7 +140,8 @@ func (c *registrationCache) evict(l *registration) {
 	}
 }
 
-// unlink removes l from the list of unused entries. It reports whether l was there. mu is held.
+// unlink removes l from the list of unused entries. It reports whether l was in the list. mu is
+// held.
 func (l *registration) unlink() bool {
 	if l.next == nil {
 		return false
@@ -190,8 +191,8 @@ func (l *registration) unref() {
 	}
 }
 
-// invalidate ends the only use of a registration of the remote cache, and deregisters the
-// memory. After it has returned, no peer can write there. invalidate does nothing if l is nil.
+// invalidate ends the only use of a registration of the remote cache, and deregisters the memory.
+// After it has returned, no peer can write into the memory. invalidate does nothing if l is nil.
 func (l *registration) invalidate() {
 	if l == nil {
 		return

@@ -68,8 +68,8 @@ func openHard(t *testing.T) *ibDevice {
 }
 
 // The interface goes down and comes back while nothing is posted. The device must report both by
-// events, which must end no queue pair. The test changes the interface only in a VM of
-// tools/verbs-vm.
+// events, which must end no queue pair. The test changes the interface only if VERBS_NETDEV names
+// it, as in the VMs of tools/verbs-vm.
 func TestDeviceReportsThatItsPortIsDown(t *testing.T) {
 	h := openHard(t)
 	p, err := h.NewQueuePair(minDepth, func() {})

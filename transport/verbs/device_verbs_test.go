@@ -144,8 +144,8 @@ func TestDeviceSpreadsItsQueuesOverItsWaiters(t *testing.T) {
 	}
 }
 
-// A write of no bytes, without an address, must complete, and its completion must stand for the
-// frames before it.
+// A write of no bytes, without an address, must complete, and only after the frames that were sent
+// before the write.
 func TestDeviceCompletesTrySend(t *testing.T) {
 	needsDevice(t)
 	b := newConnPair(t, nil, Options{})

@@ -23,7 +23,7 @@ type waiter struct {
 }
 
 // openWaiter creates the completion channel of w and registers its descriptor with the poller of
-// the Go runtime. Close can interrupt a wait there.
+// the Go runtime. Close can interrupt a wait in the poller.
 func (d *ibDevice) openWaiter(w *waiter) (err error) {
 	if w.channel, err = C.ibv_create_comp_channel(d.context); w.channel == nil {
 		return fmt.Errorf("completion channel: %w", err)

@@ -43,7 +43,7 @@ type Options struct {
 	Depth int
 	// Buffer is the size of a message buffer in bytes. It is between 256 and 1 MiB; 0 means 8192. A
 	// Conn has twice Depth message buffers. If a body fits into one buffer together with its head
-	// and 40 bytes, it is copied and not registered.
+	// and the packet header of 40 bytes, it is copied and not registered.
 	Buffer int
 	// Ring is the size in bytes of a Conn's eager ring. It is between 1 KiB and 1 GiB; 0 means 2
 	// MiB, and a negative value means no ring. A body that fits no message buffer, but a quarter of
@@ -139,7 +139,7 @@ func (o *Options) applyDefaults() error {
 	}
 	switch {
 	case o.Setup == nil:
-		return failure(fault.Misuse, "open", errors.New("option Setup: got nil, want the transport to set up over"))
+		return failure(fault.Misuse, "open", errors.New("option Setup: got nil, want the transport that sets up the RDMA connections"))
 	case o.Depth < minDepth || o.Depth > maxDepth:
 		return failure(fault.Misuse, "open", fmt.Errorf("option Depth: got %d, want %d to %d", o.Depth, minDepth, maxDepth))
 	case o.Buffer < minBuffer || o.Buffer > maxBuffer:
@@ -183,7 +183,7 @@ type greeter struct {
 // Name returns the set-up transport's name, "+" and "verbs".
 func (t *Transport) Name() string { return t.opts.Setup.Name() + "+" + Name }
 
-// Serve serves on the set-up transport. The address is that transport's.
+// Serve serves on the set-up transport, and returns the address of that transport.
 func (t *Transport) Serve(in net.Listener, accept func(transport.Conn)) (string, error) {
 	if accept == nil {
 		return "", failure(fault.Misuse, "serve", errors.New("accept function: got nil, want a function"))

@@ -146,7 +146,8 @@ func TestTrySendArrivesWholeOrNotAtAll(t *testing.T) {
 		later bool // a second frame is sent, and is Done
 		want  []string
 	}{
-		// Another device may not have sent the frame yet.
+		// The software device sends a frame at once. A real device may not have sent the frame
+		// before the Close.
 		"a Close":                             {want: []string{"at once"}},
 		"a Close after the second frame":      {later: true, want: []string{"at once", "later"}},
 		"a failure before the frame has left": {at: softdevice.BreakBefore},

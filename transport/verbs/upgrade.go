@@ -7,6 +7,7 @@ import (
 	"net"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/tlsopt"
 	"github.com/tutti-go/tutti/transport"
 	"github.com/tutti-go/tutti/transport/verbs/internal/rdma"
 )
@@ -72,7 +73,7 @@ func (c *conn) RemoteAddr() net.Addr {
 
 // PeerName returns the peer's name on the set-up link, or "" if the peer has no name there.
 func (c *conn) PeerName() string {
-	if n, ok := c.setup.(transport.Named); ok {
+	if n, ok := c.setup.(tlsopt.Named); ok {
 		return n.PeerName()
 	}
 	return ""

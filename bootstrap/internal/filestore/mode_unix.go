@@ -13,8 +13,9 @@ import (
 // Private says that Open refuses a directory in which other users could read or replace values.
 const Private = true
 
-// refuseOthers returns an error if users other than this one and root may write in a directory. A
-// sticky directory such as /tmp is no exception: others could write files there before this user.
+// refuseOthers returns an error if users other than root and the user of this process may write in
+// a directory. A sticky directory such as /tmp is no exception: others could write files there
+// before this user.
 func refuseOthers(info fs.FileInfo) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	switch {

@@ -342,8 +342,8 @@ func (c *ServerConn) putHeader(b []byte) {
 	binary.BigEndian.PutUint32(b[8:], uint32(len(b)-16))
 }
 
-// answer reads messages until the one with the tag of the last request. It drops others, because a
-// server also sends notices of events.
+// answer reads messages until the one with the tag of the last request. It drops messages with
+// other tags, because a server also sends notices of events.
 func (c *ServerConn) answer() ([]byte, error) {
 	for {
 		var h [16]byte

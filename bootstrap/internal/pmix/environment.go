@@ -29,8 +29,8 @@ type dialect struct {
 }
 
 // dialects lists the dialects of this package, newest first. A server sets one variable for each
-// dialect that it accepts. The newest of these is its own. Some servers do not answer in an older
-// one.
+// dialect that it accepts. The newest dialect that it accepts is its own. Some servers do not
+// answer in an older dialect.
 var dialects = [...]dialect{
 	{"v61", "6.1.0", true},
 	{"v51", "5.1.0", true},

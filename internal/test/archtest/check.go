@@ -90,8 +90,10 @@ func checkFile(fsys fs.FS, name string, rules []rule) ([]string, error) {
 	return violations, nil
 }
 
-// refuses returns the reason why a file of a package under this rule must not import the package
-// imported, or "".
+// refuses returns the reason why the rule forbids an import, or "" if the rule allows it. The
+// argument imported is the path of the imported package. The argument file is the base name of the
+// importing file, because the rule may allow an import in some files only. The argument test says
+// whether that file is a test.
 func (r rule) refuses(imported, file string, test bool) string {
 	local, ours := cutModule(imported)
 	allowed, files := r.allows(local, file)
@@ -121,7 +123,8 @@ func (r rule) refuses(imported, file string, test bool) string {
 	return ""
 }
 
-// cutModule returns a package's path within this module, or the whole path of another package.
+// cutModule returns the path of a package of this module relative to the module, and true. For any
+// other package it returns the whole path, and false.
 func cutModule(imported string) (string, bool) {
 	if imported == module {
 		return ".", true

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/coordinator"
@@ -286,13 +285,7 @@ func killInPhase(t *testing.T, wire string, p phase, victim int) {
 	j.events("there", p.ready)
 	killed := j.signal(pids[victim], syscall.SIGKILL)
 	j.open(0)
-	for _, e := range j.events("ended", coordinatorRanks-1) {
-		if e.Kind != fault.PeerLost.Error() {
-			t.Errorf("rank %d got kind %q, want %q: %s", e.Rank, e.Kind, fault.PeerLost, e.Text)
-		}
-		j.wantBlamed(e, victim, "")
-		j.wantWithin(e, killed, time.Second)
-	}
+	j.wantLost(coordinatorRanks-1, victim, "", killed)
 	j.wantExit(128+int(syscall.SIGKILL), fmt.Sprintf("tuttirun: rank %d (", victim))
 	for _, e := range j.events("wrong", 0) {
 		t.Errorf("rank %d: %s", e.Rank, e.Text)

@@ -49,13 +49,7 @@ func TestAPanicEndsTheJobWithItsStackPrintedOnce(t *testing.T) {
 			j.events("about to panic", 1)
 			panicked := j.now()
 			j.open(0)
-			for _, e := range j.events("ended", ranks-1) {
-				if e.Kind != fault.PeerLost.Error() {
-					t.Errorf("rank %d got %q, want a %q", e.Rank, e.Text, fault.PeerLost)
-				}
-				j.wantBlamed(e, victim, "allreduce #")
-				j.wantWithin(e, panicked, time.Second)
-			}
+			j.wantLost(ranks-1, victim, "allreduce #", panicked)
 			j.wantExit(2, fmt.Sprintf("tuttirun: rank %d (", victim), "exited with code 2", `"panic: out of ideas`)
 			j.wantQuoted(fmt.Sprintf("%v [rank %d on ", fault.PeerLost, victim))
 			for _, once := range []string{"e2e.panicOnOne(", "[running]:"} {
@@ -88,13 +82,7 @@ func TestARankThatReturnsEarlyWithoutCloseIsNamed(t *testing.T) {
 			j.events("about to leave", 1)
 			left := j.now()
 			j.open(0)
-			for _, e := range j.events("ended", ranks-1) {
-				if e.Kind != fault.PeerLost.Error() {
-					t.Errorf("rank %d got %q, want a %q", e.Rank, e.Text, fault.PeerLost)
-				}
-				j.wantBlamed(e, victim, "allreduce #")
-				j.wantWithin(e, left, time.Second)
-			}
+			j.wantLost(ranks-1, victim, "allreduce #", left)
 			j.wantExit(1, fmt.Sprintf("%v [rank %d on ", fault.PeerLost, victim),
 				fmt.Sprintf("rank %d had exited with code 0 before", victim))
 		})

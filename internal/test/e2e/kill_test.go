@@ -79,16 +79,23 @@ func killOne(t *testing.T, ranks int, wire string, o instruction, pause time.Dur
 	// time.
 	time.Sleep(pause)
 	killed := j.signal(pids[victim], syscall.SIGKILL)
-	for _, e := range j.events("ended", ranks-1) {
-		if e.Kind != fault.PeerLost.Error() {
-			t.Errorf("rank %d got kind %q, want %q", e.Rank, e.Kind, fault.PeerLost)
-		}
-		j.wantBlamed(e, victim, lastCall)
-		j.wantWithin(e, killed, time.Second)
-	}
+	j.wantLost(ranks-1, victim, lastCall, killed)
 	j.wantExit(128+int(syscall.SIGKILL),
 		fmt.Sprintf("tuttirun: rank %d (", victim), fmt.Sprintf("process %d) was killed by signal 9 (SIGKILL)", pids[victim]))
 	j.wantQuoted(fmt.Sprintf("%v [rank %d on ", fault.PeerLost, victim))
+}
+
+// wantLost checks that the given number of ranks end with PeerLost within a second, and name the
+// victim and its last call.
+func (j *job) wantLost(ranks, victim int, lastCall string, since moment) {
+	j.t.Helper()
+	for _, e := range j.events("ended", ranks) {
+		if e.Kind != fault.PeerLost.Error() {
+			j.t.Errorf("rank %d got kind %q, want %q: %s", e.Rank, e.Kind, fault.PeerLost, e.Text)
+		}
+		j.wantBlamed(e, victim, lastCall)
+		j.wantWithin(e, since, time.Second)
+	}
 }
 
 // wantBlamed checks which rank an error names, and the last call of that rank.

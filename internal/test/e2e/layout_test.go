@@ -33,7 +33,7 @@ func reportLayout(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 		}
 	}
 	neighbour := (c.Rank() + 2) % (c.Size() - c.Size()%2)
-	a.log("placed", fmt.Sprint(c.Layout().String(), " ", c.Algorithm("allreduce", 4), " ", c.Algorithm("allreduce", 1<<20), " ", c.Bridge().Transport(neighbour)))
+	a.log("placed", fmt.Sprint(c.Layout().String(), " ", c.Bridge().Algorithm("allreduce", 4, comm.Sum), " ", c.Bridge().Algorithm("allreduce", 1<<20, comm.Sum), " ", c.Bridge().Transport(neighbour)))
 	return nil
 }
 

@@ -193,8 +193,8 @@ func mismatchCases() []mismatchCase {
 	}
 }
 
-// runMismatch makes several calls, each differently on each rank, and each on a new communicator.
-// After each call it checks that another communicator still works.
+// runMismatch runs each of the mismatchCases on a new communicator. In each case, not all ranks
+// make the same call. After each case, runMismatch checks that another communicator still works.
 func runMismatch(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	for i, q := range mismatchCases() {
 		twin, err := c.Dup(ctx)

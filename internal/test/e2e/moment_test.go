@@ -73,8 +73,9 @@ func (j *job) starved() time.Duration {
 
 // wantWithin checks the time between a moment of this process and the return of a rank's call,
 // which the rank reports. Both read the same clock. wantWithin extends the limit by the time for
-// which the job's processes had no processor, because the library cannot keep its promise while it
-// does not run. A rank that gets no message sleeps, and sleeping does not count as starving.
+// which the job's processes had no processor, because the library cannot keep its promise while its
+// process does not run. A rank that gets no message sleeps, and sleeping does not count as
+// starving.
 func (j *job) wantWithin(e event, since moment, most time.Duration) {
 	j.t.Helper()
 	if most > mesh.DefaultSilence {

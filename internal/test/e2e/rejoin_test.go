@@ -22,6 +22,7 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/test/hostlist"
 )
 
 // sumAndRejoin sums until the job's ranks change, rejoins, and sums again. It ends on all ranks at
@@ -138,36 +139,18 @@ func TestAKilledRankIsStartedAgain(t *testing.T) {
 	}
 }
 
-// A hostList is what a discovery script prints.
-type hostList struct {
-	t    *testing.T
-	path string
-}
-
-// set replaces the text at once.
-func (l hostList) set(text string) {
-	l.t.Helper()
-	if err := os.WriteFile(l.path+".new", []byte(text), 0o600); err != nil {
-		l.t.Fatal(err)
-	}
-	if err := os.Rename(l.path+".new", l.path); err != nil {
-		l.t.Fatal(err)
-	}
-}
-
 // TestAJobGrowsAndShrinksWithItsSlots changes the slots that the discovery script finds. The number
 // of ranks follows, up to --max-np. A host that tuttirun does not reach is named, and changes nothing.
 func TestAJobGrowsAndShrinksWithItsSlots(t *testing.T) {
 	t.Parallel()
-	hosts := hostList{t, filepath.Join(t.TempDir(), "hosts")}
-	hosts.set("localhost:1\n")
-	j := run(t, 1, "auto", instruction{Program: "rejoin"}, "--host-discovery-script", "cat "+hosts.path, "--max-np", "3")
+	hosts := hostlist.New(t, "localhost:1")
+	j := run(t, 1, "auto", instruction{Program: "rejoin"}, "--host-discovery-script", hosts.Script(), "--max-np", "3")
 	j.summed(1, 1)
-	hosts.set("localhost:5\n")
+	hosts.Set("localhost:5")
 	j.summed(3, 3)
-	hosts.set("localhost:3\nelsewhere:9\n")
+	hosts.Set("localhost:3", "elsewhere:9")
 	j.awaitLauncher("host elsewhere: ", 1)
-	hosts.set("localhost\nlocalhost:1\n")
+	hosts.Set("localhost", "localhost:1")
 	j.summed(2, 2)
 	j.open(0)
 	j.wantExit(0)

@@ -28,9 +28,11 @@ func encodings(secret []byte) [][]byte {
 	}
 }
 
-// findSecrets runs while all ranks run. Rank 0 searches the command lines and the environments of
-// all processes for the job's secret. Each rank starts a child that prints what it inherits, and
-// searches the text.
+// findSecrets searches for the job's secret. Rank 0 searches the command lines and the environments
+// of all processes that it may read. Each rank starts a child process that prints its environment
+// and its open files. The rank searches this output for the secret, for the name of the variable
+// vars.Secret, and for the file that holds the credentials. No rank returns before the Barrier at
+// the end, so all ranks run during the searches.
 func findSecrets(ctx context.Context, a *rankProcess, c *comm.Comm) error {
 	job, err := bootstrap.Find(bootstrap.Options{})
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package relay forwards TCP connections between two ranks. It can cut them, and it can drop,
-// double, reorder or corrupt their frames. As with a proxy, its kernel acknowledges everything at
-// once, so that neither end learns from its own kernel what was lost.
+// double, reorder or corrupt their frames. As with a proxy, the kernel of the relay acknowledges
+// everything at once, so that neither end learns from its own kernel what was lost.
 //
 // It knows how tcp, HTTP/2 and TLS divide a stream into frames, and not what the frames mean.
 package relay

@@ -9,107 +9,108 @@ import (
 // Collectives returns one or more calls of each collective. The calls differ in whether they work
 // in place, in the root, and in whether they block.
 func Collectives[T number]() []Call {
-	calls := []Call{
-		{Name: "barrier", Verb: "barrier", Run: func(ctx context.Context, c *comm.Comm, _ int, _ *BufferTracker) error {
-			return c.Barrier(ctx)
-		}},
-		{Name: "broadcast from the first", Verb: "broadcast", Run: broadcast[T](first)},
-		{Name: "broadcast from the last", Verb: "broadcast", Run: broadcast[T](last)},
-		{Name: "gather", Verb: "gather", Run: gather[T](middle)},
-		{Name: "gather in place", Verb: "gather", Run: gatherInPlace[T]},
-		{Name: "scatter", Verb: "scatter", Run: scatter[T](middle)},
-		{Name: "scatter in place", Verb: "scatter", Run: scatterInPlace[T]},
-		{Name: "scatter from the last", Verb: "scatter", Run: scatter[T](last)},
-	}
-	for _, more := range [][]Call{reductions[T](), exchanges[T](), vectorVariants[T]()} {
-		calls = append(calls, more...)
+	calls := []Call{{Name: "iallreduce", Verb: "allreduce", Chunks: true, Run: iAllReduce[T]}}
+	for _, f := range forms[T]() {
+		calls = append(calls, Call{f.name, f.verb, f.chunks, f.block})
 	}
 	return calls
 }
 
-// A rootChoice chooses a root among n ranks.
-type rootChoice func(n int) int
+// Persistent returns a call for each persistent collective. The call starts the collective twice.
+// Between the starts it clears the output and writes the input again.
+func Persistent[T number]() []Call {
+	var calls []Call
+	for _, f := range forms[T]() {
+		if f.persistent {
+			calls = append(calls, Call{"persistent " + f.name, f.verb, f.chunks, f.persist})
+		}
+	}
+	return calls
+}
+
+// A form is one way to use a collective.
+type form[T number] struct {
+	name, verb string
+	chunks     bool                  // see Call
+	persistent bool                  // Persistent has this form, too
+	root       func(n int) int       // chooses the root among n ranks; nil if there is none
+	setUp      func(o *operation[T]) // sets the buffers of one rank
+}
+
+func forms[T number]() []form[T] {
+	return []form[T]{
+		{"barrier", "barrier", false, true, nil, func(*operation[T]) {}},
+		{"broadcast from the first", "broadcast", false, false, first, broadcast[T]},
+		{"broadcast from the last", "broadcast", false, true, last, broadcast[T]},
+		{"gather", "gather", false, true, middle, gather[T]},
+		{"gather in place", "gather", false, false, first, gatherInPlace[T]},
+		{"scatter", "scatter", false, true, middle, scatter[T]},
+		{"scatter in place", "scatter", false, false, first, scatterInPlace[T]},
+		{"scatter from the last", "scatter", false, false, last, scatter[T]},
+
+		{"allreduce", "allreduce", true, true, nil, allReduce[T]},
+		{"allreduce out of place", "allreduce", true, true, nil, allReduceTo[T]},
+		{"reduce to the last", "reduce", true, true, last, reduceTo[T]},
+		{"reduce in place", "reduce", true, false, first, reduceInPlace[T]},
+		{"reduce_scatter", "reduce_scatter", true, true, nil, reduceScatter[T]},
+		{"reduce_scatter in place", "reduce_scatter", true, false, nil, reduceScatterInPlace[T]},
+		{"reduce_scatterv", "reduce_scatterv", false, true, nil, reduceScatterV[T]},
+		{"scan", "scan", false, true, nil, scan[T]},
+		{"scan out of place", "scan", false, true, nil, scanTo[T]},
+		{"exscan", "exscan", false, true, nil, exScan[T]},
+		{"exscan out of place", "exscan", false, true, nil, exScanTo[T]},
+
+		{"allgather", "allgather", false, true, nil, allGather[T]},
+		{"allgather in place", "allgather", false, false, nil, allGatherInPlace[T]},
+		{"alltoall", "alltoall", false, true, nil, allToAll[T]},
+		{"alltoall in place", "alltoall", false, false, nil, allToAllInPlace[T]},
+		{"alltoallv", "alltoallv", false, true, nil, allToAllV[T]},
+
+		{"allgatherv", "allgatherv", false, true, nil, allGatherV[T]},
+		{"allgatherv in place", "allgatherv", false, false, nil, allGatherVInPlace[T]},
+		{"gatherv", "gatherv", false, true, first, gatherV[T]},
+		{"scatterv", "scatterv", false, true, first, scatterV[T]},
+	}
+}
 
 func first(int) int    { return 0 }
 func middle(n int) int { return n / 2 }
 func last(n int) int   { return n - 1 }
 
-// runFunc is the type of a Call's function Run.
-type runFunc = func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error
+// prepare returns the operation of one rank.
+func (f *form[T]) prepare(c *comm.Comm, count int, bt *BufferTracker) *operation[T] {
+	o := &operation[T]{c: c, n: c.Size(), me: c.Rank(), count: count, op: comm.Sum}
+	if f.root != nil {
+		o.root = f.root(o.n)
+	}
+	f.setUp(o)
+	track(bt, o.src)
+	track(bt, o.dst)
+	return o
+}
 
-func broadcast[T number](root rootChoice) runFunc {
-	return func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
-		root := root(c.Size())
-		buf := track(bt, vector[T](c.Rank(), count))
-		if err := comm.Broadcast(ctx, c, buf, root); err != nil {
+// block makes the blocking call.
+func (f *form[T]) block(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
+	o := f.prepare(c, count, bt)
+	o.reset()
+	return o.check(o.call(ctx, f.verb))
+}
+
+// persist makes a persistent request, and starts it twice.
+func (f *form[T]) persist(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
+	o := f.prepare(c, count, bt)
+	r := o.request(f.verb)
+	defer r.Free()
+	clear(o.counts) // the request has copied them
+	for range 2 {
+		o.reset()
+		err := r.Start(ctx)
+		if err == nil {
+			_, err = r.Wait(ctx)
+		}
+		if err := o.check(err); err != nil {
 			return err
 		}
-		return same("buf", buf, vector[T](root, count))
 	}
-}
-
-func gather[T number](root rootChoice) runFunc {
-	return func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
-		root := root(c.Size())
-		src := track(bt, vector[T](c.Rank(), count))
-		var all []T
-		if c.Rank() == root {
-			all = track(bt, make([]T, c.Size()*count))
-		}
-		err := comm.Gather(ctx, c, all, root, comm.From(src))
-		if e := same("src", src, vector[T](c.Rank(), count)); e != nil {
-			return e
-		}
-		if err != nil || c.Rank() != root {
-			return err
-		}
-		return same("dst", all, concatenated[T](c.Size(), count))
-	}
-}
-
-func gatherInPlace[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
-	buf := vector[T](c.Rank(), count)
-	if c.Rank() == 0 {
-		buf = make([]T, c.Size()*count)
-		copy(buf, vector[T](0, count))
-	}
-	track(bt, buf)
-	if err := comm.Gather(ctx, c, buf, 0); err != nil || c.Rank() != 0 {
-		return err
-	}
-	return same("buf", buf, concatenated[T](c.Size(), count))
-}
-
-func scatterInPlace[T number](ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
-	buf, want := make([]T, count), vector[T](c.Rank(), count)
-	if c.Rank() == 0 {
-		buf = concatenated[T](c.Size(), count)
-		want = concatenated[T](c.Size(), count) // the buffer stays unchanged
-	}
-	track(bt, buf)
-	if err := comm.Scatter(ctx, c, buf, 0); err != nil {
-		return err
-	}
-	return same("buf", buf, want)
-}
-
-func scatter[T number](root rootChoice) runFunc {
-	return func(ctx context.Context, c *comm.Comm, count int, bt *BufferTracker) error {
-		root := root(c.Size())
-		dst := track(bt, make([]T, count))
-		var all []T
-		if c.Rank() == root {
-			all = track(bt, concatenated[T](c.Size(), count))
-		}
-		err := comm.Scatter(ctx, c, dst, root, comm.From(all))
-		if c.Rank() == root {
-			if e := same("src", all, concatenated[T](c.Size(), count)); e != nil {
-				return e
-			}
-		}
-		if err != nil {
-			return err
-		}
-		return same("dst", dst, vector[T](c.Rank(), count))
-	}
+	return nil
 }

@@ -25,7 +25,7 @@ const (
 // Diagnose returns the faults of a report: those of each host, then those between hosts. It reads
 // nothing but the report.
 func Diagnose(r *Examination) []Finding {
-	faults := []Finding{} // in JSON, no faults are a list, too
+	faults := []Finding{} // not nil, so that JSON has an empty list
 	add := func(kind, host, peer, what, remedy string) {
 		faults = append(faults, Finding{Kind: kind, Host: host, Peer: peer, What: what, Remedy: remedy})
 	}
@@ -137,7 +137,8 @@ func diagnoseNames(r *Examination, add func(kind, host, peer, what, remedy strin
 	machines := make(map[netip.Addr]*HostReport)
 	for _, h := range r.Hosts {
 		hosts[h.LookedUp] = h
-		// Other interfaces may have the same addresses everywhere, such as the bridge of containers.
+		// Only the interface by which other hosts reach the host is compared. Other interfaces,
+		// such as the bridge of containers, may have the same addresses on every host.
 		for _, p := range reachedBy(h).Prefixes {
 			a := p.Addr()
 			if other := machines[a]; other != nil && !a.IsLoopback() {
@@ -243,9 +244,9 @@ func diagnosePair(r *Examination, l *Pair, add func(kind, host, peer, what, reme
 	case troubleDenied:
 		add("port", l.From, l.To, what, "let the firewall on "+l.From+" itself pass connections to "+host+" (nft list ruleset), or look for a sandbox that forbids them")
 	case troubleRefused:
-		add("port", l.From, l.To, what+", although the probe listens there", "let a firewall on "+l.To+" accept port "+port+" from "+l.From+" (nft list ruleset), or open a range of ports, check it by --listen :FIRST-LAST, and give it to ranks by -x TUTTI_LISTEN=:FIRST-LAST; see also that the address means "+l.To)
+		add("port", l.From, l.To, what+", although the probe listens there", "let a firewall on "+l.To+" accept port "+port+" from "+l.From+" (nft list ruleset), or "+openRange+"; see also that the address means "+l.To)
 	case troubleSilent:
-		add("port", l.From, l.To, what, "let firewalls and security groups between them accept port "+port+" (nft list ruleset on both), or open a range of ports, check it by --listen :FIRST-LAST, and give it to ranks by -x TUTTI_LISTEN=:FIRST-LAST")
+		add("port", l.From, l.To, what, "let firewalls and security groups between them accept port "+port+" (nft list ruleset on both), or "+openRange)
 	case troubleLarge:
 		add("mtu", l.From, l.To, fmt.Sprintf("small packets reach %s at %s, but packets of full size do not: %s", l.To, l.Address, l.Error),
 			"lower the MTU of both interfaces to what the path carries (ping -M do -s 1472 "+l.To+" finds it), or let ICMP \"fragmentation needed\" through")
@@ -253,6 +254,9 @@ func diagnosePair(r *Examination, l *Pair, add func(kind, host, peer, what, reme
 		add("link", l.From, l.To, what, "see which process listens at "+l.Address+", and that the address means "+l.To)
 	}
 }
+
+// openRange is the remedy for closed ports that lasts for later jobs.
+const openRange = "open a range of ports, check it by --listen :FIRST-LAST, and give it to ranks by -x TUTTI_LISTEN=:FIRST-LAST"
 
 // addrsOf returns the addresses by which other hosts may reach a host.
 func addrsOf(f *Facts) (all []netip.Addr) {

@@ -120,9 +120,9 @@ func TestExamineNamesHostsWhoseAnswersDoNotFit(t *testing.T) {
 	}
 }
 
-// Only ssh's configuration may know the name of a host. Others cannot look it up.
+// Only ssh's configuration may know the name of a host. The other hosts cannot look up this name.
 func TestExamineDoesNotUseNamesThatOthersCannotLookUp(t *testing.T) {
-	other, why := "127.0.0.1", "" // with an address of another network than loopback, the reason is known
+	other, why := "127.0.0.1", "" // why stays empty if this machine has only loopback
 	for _, own := range addrsOf(&Facts{Interfaces: interfaces()}) {
 		other, why = own.String(), "the route to "+own.String()
 	}
@@ -143,7 +143,8 @@ func TestExamineDoesNotUseNamesThatOthersCannotLookUp(t *testing.T) {
 	}
 }
 
-// A host whose name the others cannot look up is reached by the interface that leads to them.
+// If the other hosts cannot look up the name of a host, they reach the host by the address of its
+// interface that leads to them.
 func TestTheInterfaceLeadsToAnotherHost(t *testing.T) {
 	for _, own := range addrsOf(&Facts{Interfaces: interfaces()}) {
 		r := &listenRequest{Other: own.String()}
@@ -196,7 +197,8 @@ func TestAListenerAnswersOnlyTheToken(t *testing.T) {
 	}
 }
 
-// A network that loses packets of full size carries the small message, and not the large one.
+// A network that loses packets of full size carries the small message of a test, but not the large
+// message.
 func TestLostLargePacketsDifferFromOtherLosses(t *testing.T) {
 	for _, c := range []struct {
 		answers int
@@ -469,7 +471,7 @@ func TestInterfaceOf(t *testing.T) {
 	}
 }
 
-// A started command is a connection that knows why it has ended.
+// A command is a connection of a probe that can explain why it has ended.
 type command struct {
 	net.Conn
 	connected bool

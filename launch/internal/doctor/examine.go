@@ -50,7 +50,7 @@ type Options struct {
 // used up their time, or when ctx ends. All probes have ended then.
 func Examine(ctx context.Context, o Options) *Examination {
 	e := &examiner{Options: o, token: rand.Text()}
-	e.Pairs = []*Pair{} // in JSON, no pairs are a list, too
+	e.Pairs = []*Pair{} // not nil, so that JSON has an empty list
 	for _, t := range o.Targets {
 		h := &HostReport{Name: t.Name, Slots: t.Slots, LookedUp: t.Name}
 		e.Hosts = append(e.Hosts, h)
@@ -89,7 +89,8 @@ type client struct {
 	out    *bufio.Scanner
 }
 
-// each calls f for all hosts, and for atOnce of them at the same time.
+// each calls f for all hosts, for at most atOnce of them at the same time. It returns when all
+// calls have returned.
 func (e *examiner) each(f func(i int, c *client)) {
 	slots := make(chan struct{}, atOnce)
 	var all sync.WaitGroup
@@ -103,8 +104,9 @@ func (e *examiner) each(f func(i int, c *client)) {
 	all.Wait()
 }
 
-// ask sends a request and returns the answer, which fits the request; nil if there is none. After a
-// failure of the connection the host counts as silent, and gets no further request.
+// ask sends a request and returns the answer. If there is no answer, if the answer is an error, or
+// if it does not fit the request, ask records a failure of the host and returns nil. After a
+// failure of the connection the host gets no further request.
 func (c *client) ask(ctx context.Context, stage string, r *request, limit time.Duration) *answer {
 	if c.conn == nil {
 		return nil
@@ -179,8 +181,8 @@ type explainer interface {
 // Local is a Start for this host. The probe runs in this process.
 func Local(context.Context) (io.ReadWriteCloser, error) {
 	here, there := net.Pipe()
-	go func() { // ends when here is closed
-		Serve(there, there) // its error is the end of its output, too
+	go func() { // ends when the caller closes its end
+		Serve(there, there) // the caller sees an error as the end of the output
 		there.Close()
 	}()
 	return here, nil
@@ -312,7 +314,7 @@ func (e *examiner) measure(ctx context.Context) {
 	}
 }
 
-// spread returns at most n elements, at equal distances.
+// spread returns at most n elements of the slice all, at equal distances.
 func spread[T any](all []T, n int) []T {
 	if len(all) <= n {
 		return all

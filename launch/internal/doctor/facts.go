@@ -64,7 +64,7 @@ func interfaces() (up []Interface) {
 }
 
 // speed returns the speed of an interface in Mb/s; 0 if the kernel does not report it. In a network
-// namespace, /sys may describe the interfaces of another one, with other indexes.
+// namespace, /sys may describe the interfaces of another namespace, whose indexes differ.
 func speed(system fs.FS, name string, index int) int {
 	dir := path.Join("sys/class/net", name)
 	if number(system, dir+"/ifindex") != index {

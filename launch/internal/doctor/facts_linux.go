@@ -23,8 +23,9 @@ func addLimits(f *Facts) {
 	}
 }
 
-// limit returns a limit of this process, -1 for no limit, and nil if it is not known. Go raises the
-// limit on open files to its hard limit, in the probe as in a rank.
+// limit returns this process's soft limit on a resource. It returns -1 if there is no limit, and
+// nil if the limit is unknown. The Go runtime raises the soft limit on open files to the hard limit
+// when a program starts. So the value holds for a rank, too, if the rank is a Go program.
 func limit(resource int) *int64 {
 	var l unix.Rlimit
 	if unix.Getrlimit(resource, &l) != nil {
@@ -52,7 +53,8 @@ func shm(dir string) *Shm {
 	return at
 }
 
-// pathMTU returns the largest packet that the kernel sends on a connection; 0 if it is not known.
+// pathMTU returns the size in bytes of the largest packet that the kernel sends on a connection. It
+// returns 0 if the size is unknown, as on a connection that is not TCP.
 func pathMTU(c net.Conn) (mtu int) {
 	t, ok := c.(*net.TCPConn)
 	if !ok {

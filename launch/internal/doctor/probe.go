@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/bootstrap"
+	"github.com/tutti-go/tutti/internal/route"
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
@@ -89,7 +90,7 @@ func Serve(in io.Reader, out io.Writer) error {
 
 	requests := make(chan *request)
 	broken := make(chan error, 1)
-	go func() { // ends with in; the process ends if in does not
+	go func() { // ends at the end of in, or with the process
 		broken <- readRequests(ctx, in, requests)
 		cancel() // a request that is being answered ends early
 	}()
@@ -225,7 +226,8 @@ func (r *listenRequest) reachedAt(ctx context.Context, bound string) (addr netip
 	case err == nil && !addr.IsUnspecified():
 		return addr, "the route to " + r.Root
 	case r.Root != "":
-		return routeTo(ctx, r.Root), "the route to " + r.Root
+		addr, _ = route.To(ctx, r.Root)
+		return addr, "the route to " + r.Root
 	}
 	addrs, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", r.Name) // no address: the routes are left
 	for _, a := range addrs {
@@ -234,29 +236,14 @@ func (r *listenRequest) reachedAt(ctx context.Context, bound string) (addr netip
 		}
 	}
 	if r.Other != "" {
-		if addr = routeTo(ctx, net.JoinHostPort(r.Other, "9")); addr.IsValid() && !addr.IsLoopback() {
+		if addr, err = route.To(ctx, net.JoinHostPort(r.Other, strconv.Itoa(route.Port))); err == nil && !addr.IsLoopback() {
 			return addr, "the route to " + r.Other
 		}
 	}
-	// Only the default route leads to the addresses for documentation.
-	for _, a := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} {
-		if addr = routeTo(ctx, a); addr.IsValid() {
-			return addr, "the default route"
-		}
+	if addr, err = route.Default(ctx); err == nil {
+		return addr, "the default route"
 	}
 	return netip.IPv6Unspecified(), "no route leads to other hosts"
-}
-
-// routeTo returns the address of this host from which the route to an address begins, or the zero
-// Addr. It sends nothing.
-func routeTo(ctx context.Context, address string) netip.Addr {
-	c, err := new(net.Dialer).DialContext(ctx, "udp", address)
-	if err != nil {
-		return netip.Addr{}
-	}
-	defer c.Close()
-	at, _ := netip.ParseAddrPort(c.LocalAddr().String())
-	return at.Addr().Unmap()
 }
 
 // dialAll dials all addresses at the same time.
