@@ -7,7 +7,7 @@ import (
 	"github.com/tutti-go/tutti/launch/internal/agent"
 )
 
-// agents are what the options say about tuttirun agent.
+// agents holds the values of the options about tuttirun agent.
 type agents struct {
 	agent.Keys
 	Port string

@@ -92,7 +92,8 @@ func (a *runningAgent) logged() string {
 	return a.log.String()
 }
 
-// drains asks the agent to end, and waits until it has, which needs the end of all its jobs.
+// drains asks the agent to end, and waits until it has ended. The agent ends only after all its
+// jobs.
 func (a *runningAgent) drains() {
 	a.t.Helper()
 	a.cmd.Process.Signal(syscall.SIGTERM)

@@ -29,7 +29,7 @@
 //	PMI              rank        answers requests of PMI-1             the rank's last process, or drain
 //	inputCopier      job         copies the input to a rank            cleanUp
 //	serve            other host  sends the host's events               the connection, or cleanUp
-//	node's run       other host  handles commands and ends there       the connection
+//	node's run       other host  handles commands, and ends of ranks   the connection
 //	preload's send   other host  sends the programs to the host        the last byte, or the connection
 //	answer           other host  stores the programs there             the last byte, or the connection
 //	copyStream       stream      joins a process and the connection    either of them
@@ -93,12 +93,12 @@
 // launcher that stops itself after TSTP first tells the hosts to wait. A job on several hosts gives its
 // processes 16 s after KILL, so that a host is lost before that.
 //
-// With --preload-binary the launcher finds the programs of the job on its own host, and sends them to
-// each other host, all on one stream. Programs with the same SHA-256 are sent once. The host stores
-// them in a new directory of mode 0700 and compares the sums before it answers, so no rank starts
-// before all programs are there. It removes the directory after the last process of the job. If it is
-// killed, its guardian does; the guardian knows the path before the directory exists. A host takes at
-// most 1 GiB.
+// With --preload-binary the launcher finds the programs of the job on its own host, and sends them
+// to each other host, all on one stream. Programs with the same SHA-256 are sent once. The host
+// stores them in a new directory of mode 0700 and compares the sums before it answers, so no rank
+// starts before all programs are there. It removes the directory after the last process of the job.
+// If tuttirun remote is killed, its guardian removes the directory; the guardian knows the path
+// before the directory exists. A host accepts at most 1 GiB of programs for a job.
 //
 // Two hosts of a job may be one machine. So TUTTI_JOB_PART differs on each host, and a host finds
 // only its own processes by it.
@@ -136,8 +136,8 @@
 // which they reach the launcher, and the launcher ignores requests that were made before.
 //
 // Ranks get other numbers in each epoch. In tags of output, and in notes of the launcher, "1.2" is
-// the process that was started in slot 1 after two others. A slot is the number of the rank that
-// began there.
+// the process that was started in slot 1 after two others. The slots in which the job begins have
+// the numbers of their first ranks.
 //
 // # The environment of a rank
 //

@@ -22,8 +22,8 @@ type doctorRequest struct {
 	help    bool
 }
 
-// parseDoctor reads the arguments after the verb. They may be all options of tuttirun and some
-// more. The options about the job itself have no effect.
+// parseDoctor reads the arguments after "doctor": --json, --listen, and all options of tuttirun.
+// Options about the job itself have no effect.
 func parseDoctor(args, env []string) (*doctorRequest, error) {
 	r := new(doctorRequest)
 	p := &parser{env: env}
@@ -84,7 +84,7 @@ a remedy for each fault. The exit code is 1 if there is a fault.
 Hosts are named and reached as by tuttirun; see tuttirun --help.
 `
 
-// doctorMain is the program tuttirun doctor. It returns the exit code.
+// doctorMain runs the program "tuttirun doctor", and returns its exit code.
 func doctorMain(args, env []string, stdout io.Writer, log *lineWriter) int {
 	r, err := parseDoctor(args, env)
 	switch {
@@ -124,13 +124,14 @@ func doctorMain(args, env []string, stdout io.Writer, log *lineWriter) int {
 	return 0
 }
 
-// The verbs of the command line. A program with such a name is run by its path, or after "--".
+// The verbs of the command line: as its first argument, each selects what tuttirun does in place of
+// running a job. A program with such a name is run by its path, or after "--".
 const (
 	doctorVerb = "doctor"
 	probeVerb  = "probe"
 )
 
-// probeMain is the program tuttirun probe, which tuttirun doctor starts on each host.
+// probeMain runs the program "tuttirun probe", which tuttirun doctor starts on each host.
 func probeMain(args []string, stdin io.Reader, stdout io.Writer, log *lineWriter) int {
 	err := fmt.Errorf("probe: got %q, want no arguments", args)
 	if len(args) == 0 {

@@ -15,7 +15,8 @@ type readCloser struct{ net.Conn }
 
 func (c readCloser) CloseRead() error { return c.SetReadDeadline(time.Unix(1, 0)) }
 
-// A process that has left the job, and still holds the descriptor PMI_FD, must not delay the end.
+// A process that has left the job, and still holds the descriptor PMI_FD, must not delay the end of
+// the job.
 func TestTheEndOfAJobDoesNotWaitForTheHolderOfAPMIConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &run{pmi: pmi.NewServer("job-x", []int{0}, []int{0})}

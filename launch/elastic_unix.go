@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tutti-go/tutti/internal/route"
 	"github.com/tutti-go/tutti/internal/store"
 	"github.com/tutti-go/tutti/launch/internal/placement"
 )
@@ -93,7 +94,7 @@ func (r *run) prepareEpochs() error {
 	return nil
 }
 
-// isElsewhere reports whether a host is another one.
+// isElsewhere reports whether h is not the host of this process.
 func isElsewhere(h placement.Host) bool { return !isHere(h.Name) }
 
 // slotsOf adds up the slots of hosts.
@@ -104,9 +105,9 @@ func slotsOf(hosts []placement.Host) (n int) {
 	return n
 }
 
-// placeSlots makes a slot for each rank that begins, on the host of the rank. The hosts are those of
-// the job, with their processors if their slots depend on these. They have not been asked whether they
-// can be reached.
+// placeSlots makes a slot for each rank that begins, on the host of the rank. The parameter hosts
+// holds the hosts of the job, with their processors if the number of their slots depends on these.
+// Whether the hosts can be reached is still unknown.
 func (r *run) placeSlots(hosts []placement.Host) error {
 	s, at, placed := r.epochs, make([]int, len(r.info.places)), make([]int, len(r.hosts))
 	for slot, p := range r.info.places {
@@ -123,7 +124,8 @@ func (r *run) placeSlots(hosts []placement.Host) error {
 		return nil // by the discovery script
 	}
 	for _, h := range hosts {
-		// A host may have more ranks than slots. Without a number of slots it has one per core.
+		// A host may begin with more ranks than it has slots. It then gets a slot for each rank. A
+		// host without a number of slots has one slot per core.
 		if to := r.hostNumber(h.Name); to >= 0 {
 			h.Slots = max(h.SlotsUnder(&r.job.Placement), placed[to])
 			s.found = append(s.found, h)
@@ -132,14 +134,11 @@ func (r *run) placeSlots(hosts []placement.Host) error {
 	return nil
 }
 
-// towards returns an address on the host with this name, for a process to find its route to the host.
-func towards(name string) string { return rootAddress(name, discardPort) }
+// towards returns an address for route.To, which finds the local address of the route to the host
+// with this name. The port is a dummy: route.To needs one, but sends nothing.
+func towards(name string) string { return rootAddress(name, route.Port) }
 
-// discardPort is the port that RFC 863 gives to a service that drops all it gets. Nothing is sent to
-// it here, either.
-const discardPort = 9
-
-// hostNumber returns the number of the host with a name, or -1.
+// hostNumber returns the index of the host with this name in r.hosts, or -1 if there is none.
 func (r *run) hostNumber(name string) int {
 	if isHere(name) {
 		return 0
@@ -148,8 +147,9 @@ func (r *run) hostNumber(name string) int {
 }
 
 // updateSlots tells the membership how many slots each host has. A host that cannot be reached now
-// has none. Hosts that the discovery script names for the first time, or that were lost, are
-// connected to. A host that was lost is connected to again after a pause as that of a slot.
+// has no slots. If there is a discovery script, updateSlots also begins to connect to the hosts
+// that the script names for the first time, and to lost hosts. Before it connects to a lost host,
+// it pauses as before a start in a slot with as many failures.
 func (r *run) updateSlots() {
 	s := r.epochs
 	slots := make([]int, len(r.hosts))
@@ -179,7 +179,7 @@ func (s *epochs) close() {
 	}
 }
 
-// halt ends all starts. It may be called on nil.
+// halt makes the membership start no more processes, because the job ends. It may be called on nil.
 func (s *epochs) halt() {
 	if s != nil {
 		s.stop()
@@ -203,7 +203,8 @@ func (s *epochs) discovered() <-chan []placement.Host {
 	return s.hosts
 }
 
-// next returns when advance must be called, if no event comes before. It may be called on nil.
+// next returns the time at which advance must be called, if no event comes before. It may be called
+// on nil.
 func (s *epochs) next(now time.Duration) time.Duration {
 	if s == nil {
 		return never
@@ -211,7 +212,8 @@ func (s *epochs) next(now time.Duration) time.Duration {
 	return s.wakeAt(now)
 }
 
-// connect makes the connection of a process that is about to start.
+// connect makes the connection over which a process that is about to start reads the record and
+// asks for epochs.
 func (s *epochs) connect(k *rank) error {
 	conn, err := k.host.open(k.process, storeFD)
 	if err != nil {
@@ -249,7 +251,8 @@ func socketPair(name string) (net.Conn, *os.File, error) {
 	return conn, theirs, nil
 }
 
-// awaitRequests sends each request of a process to the job's goroutine.
+// awaitRequests passes each request of a process for the next epoch to the goroutine in Run. It
+// returns when the connection of the process ends.
 func (s *epochs) awaitRequests(l *link, k *rank) {
 	for version := uint64(0); ; {
 		e, err := l.own.Watch(l.ctx, store.ReadyKey, version)
@@ -268,9 +271,9 @@ func (s *epochs) awaitRequests(l *link, k *rank) {
 // maxAddr bounds the address of a listener: a host name of 255 bytes and a port.
 const maxAddr = 255 + len(":65535")
 
-// asked notes that a process asks for the next epoch, or does not ask any more. It ignores an
-// address that is too long, and that of a process which has not learned yet that the job has a second
-// host. That process asks again.
+// asked notes that a process asks for the next epoch, or does not ask any more. It ignores a
+// request whose address is too long. It also ignores a request of a process that has not learned
+// yet that the job has a second host: that process asks again.
 func (r *run) asked(q question) {
 	addr, launcher, _ := strings.Cut(q.text, " ")
 	switch {
@@ -282,9 +285,7 @@ func (r *run) asked(q question) {
 	case launcher != r.epochs.launcher:
 		return
 	}
-	if r.job.Verbose {
-		r.err.logf("rank %s asks for the next epoch", q.rank.label())
-	}
+	r.detail("rank %s asks for the next epoch", q.rank.label())
 	r.epochs.ready(q.rank.process, addr, r.now())
 }
 
@@ -354,13 +355,6 @@ func (r *run) advance() {
 	}
 }
 
-// note prints a line of the launcher, unless the user wants none.
-func (r *run) note(format string, args ...any) {
-	if !r.job.Quiet {
-		r.err.logf(format, args...)
-	}
-}
-
 // startLater starts a process in a slot while the job runs.
 func (r *run) startLater(at int) {
 	like, before := r.ranks[0], (*rank)(nil)
@@ -416,13 +410,11 @@ func (r *run) begin(members []*member) error {
 			return fmt.Errorf("certificate for rank %s: %w", k.label(), err)
 		}
 	}
-	// In a large job the text names only the first ranks.
+	// In a large job, the text is cut off after as many ranks as fit into a value.
 	if err := swap(s.record, store.AddressesKey, addrs[:min(len(addrs), store.MaxValue)]); err != nil {
 		return err
 	}
-	if r.job.Verbose {
-		r.err.logf("epoch %d has %d ranks; rank 0 is [%s], process %d", e.Number, len(members), r.ranks[members[0].id].label(), r.ranks[members[0].id].pid)
-	}
+	r.detail("epoch %d has %d ranks; rank 0 is [%s], process %d", e.Number, len(members), r.ranks[members[0].id].label(), r.ranks[members[0].id].pid)
 	return s.write(e)
 }
 
@@ -442,7 +434,8 @@ func (s *epochs) write(e store.Epoch) error {
 	return nil
 }
 
-// swap replaces a value that only this goroutine changes.
+// swap replaces a value that only this goroutine changes. It returns an error if another writer has
+// changed the value meanwhile.
 func swap(m *store.Memory, key string, value []byte) error {
 	old, err := m.Get(context.Background(), key)
 	if err != nil {

@@ -52,8 +52,8 @@ func connects(t *testing.T, client, server *jobca.Credentials) bool {
 	return err == nil && <-served == nil
 }
 
-// A process that is no member of an epoch must not have the epoch's secret. It and the epoch's
-// ranks must refuse each other's certificates.
+// A process that is no member of an epoch must not have the epoch's secret. The process and the
+// epoch's ranks must refuse each other's certificates.
 func TestAnEvictedProcessIsRefusedByTheNextEpoch(t *testing.T) {
 	ca, err := jobca.New("job-x")
 	if err != nil {
@@ -162,7 +162,7 @@ func TestDiscoveryOfTooFewSlotsIsAnError(t *testing.T) {
 }
 
 // A helper that a script leaves running keeps the script's output open. discover must return
-// nevertheless, and must not kill the helper.
+// without waiting for the helper, and must not kill the helper.
 func TestDiscoveryDoesNotWaitForHelpers(t *testing.T) {
 	t.Parallel()
 	helper := filepath.Join(t.TempDir(), "helper")
@@ -188,7 +188,8 @@ func TestDiscoveryOfTooMuchIsAnError(t *testing.T) {
 	}
 }
 
-// The processors of other hosts may decide how many ranks begin, and how many slots each host has.
+// Hosts without a number of slots have one slot per core, so their processors decide how many slots
+// each host has and how many ranks begin.
 func TestHostsWithoutSlotsHaveOnePerCore(t *testing.T) {
 	two := []cpu.Thread{{ID: 0, Core: 0}, {ID: 1, Core: 1}}
 	hosts := []placement.Host{{Name: "far", CPUs: two}, {Name: "farther", CPUs: two}, {Name: "third", Slots: 1}}
@@ -227,7 +228,8 @@ func TestHostsWithoutSlotsHaveOnePerCore(t *testing.T) {
 	}
 }
 
-// A host may be lost after it has answered, while others have not. The job still waits for these.
+// A host may be lost after it has answered, while other hosts have not answered. The job still
+// waits for the other hosts.
 func TestAHostThatHasAnsweredIsCountedOnce(t *testing.T) {
 	a, b := &remoteHost{hostName: "a"}, &remoteHost{hostName: "b"}
 	r := &run{
@@ -277,7 +279,7 @@ func TestElasticOptions(t *testing.T) {
 		"-np 3 --restart-ranks -1 p":                   "want a number from 0",
 		"-np 3 --restart-ranks 1 --timeline f p":       "--timeline",
 		"--host-discovery-script x -np 1 p : -np 1 q":  "got 2 programs, want one",
-		"-np 1 --blacklist-cooldown-range 5 1 p":       "the smaller one first",
+		"-np 1 --blacklist-cooldown-range 5 1 p":       "the smaller time first",
 		"-H a:1 --host-discovery-script x p":           "let the script print these hosts",
 		"--hostfile f --host-discovery-script x p":     "let the script print these hosts",
 		"-np 3 --max-np 2 --host-discovery-script x p": "--min-np: got 3, want at most 2 (--max-np)",

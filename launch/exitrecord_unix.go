@@ -44,7 +44,7 @@ func newExitRecord(n int) *exitRecord {
 	return &exitRecord{f}
 }
 
-// inherited returns the file for a rank, or nil.
+// inherited returns the file that a rank inherits, or nil if the job has no record.
 func (e *exitRecord) inherited() *os.File {
 	if e == nil {
 		return nil
@@ -52,8 +52,8 @@ func (e *exitRecord) inherited() *os.File {
 	return e.file
 }
 
-// grow makes room for n entries. If that fails, processes beyond the present entries have none, and
-// their ranks run without the record.
+// grow makes room for n entries. If that fails, the ends of processes without an entry are not
+// recorded.
 func (e *exitRecord) grow(n int) {
 	if e != nil {
 		e.file.Truncate(int64(vars.ExitsSize(n)))

@@ -55,7 +55,8 @@ type guardian struct {
 	starts    int           // the number of processes started so far
 }
 
-// newGuardian starts a guardian. If program is "", it returns nil.
+// newGuardian starts the guardian of a job. The argument program is the file to run as the
+// guardian. If it is "", newGuardian returns nil, and the job has no guardian.
 func newGuardian(program, job string, onLost func(error)) *guardian {
 	if program == "" {
 		return nil
@@ -137,47 +138,42 @@ func (g *guardian) watch(p *os.Process, pipe *os.File, ended chan struct{}) {
 	}
 }
 
-// add tells the guardian about a process group.
+// add tells the guardian about a process group, which the guardian kills if the launcher ends
+// without a goodbye.
 func (g *guardian) add(pgid int) {
-	if g == nil {
-		return
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.groups[pgid] = true
-	g.sendLocked("+%d\n", pgid)
+	g.update(fmt.Sprintf("+%d", pgid), func() { g.groups[pgid] = true })
 }
 
 // remove tells the guardian to forget a process group, because the kernel may soon reuse the
 // process group's number.
 func (g *guardian) remove(pgid int) {
-	if g == nil {
-		return
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	delete(g.groups, pgid)
-	g.sendLocked("-%d\n", pgid)
+	g.update(fmt.Sprintf("-%d", pgid), func() { delete(g.groups, pgid) })
 }
 
 // keep tells the guardian about a directory, whose path is absolute and has no newline. The guardian
 // removes the directory when it has killed the job.
 func (g *guardian) keep(dir string) {
+	g.update(dir, func() { g.dir = dir })
+}
+
+// update makes a change for later guardians, and sends the line that describes it to the present one.
+// It may be called on nil.
+func (g *guardian) update(line string, change func()) {
 	if g == nil {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.dir = dir
-	g.sendLocked("%s\n", dir)
+	change()
+	g.sendLocked(line)
 }
 
 // sendLocked writes a line. If the guardian has just ended, the write is lost, but watch passes all
 // current process groups to the next guardian. The pipe holds more than a job writes, so this does
 // not block.
-func (g *guardian) sendLocked(format string, args ...any) {
+func (g *guardian) sendLocked(line string) {
 	if g.pipe != nil {
-		fmt.Fprintf(g.pipe, format, args...)
+		fmt.Fprintln(g.pipe, line)
 	}
 }
 
@@ -189,7 +185,7 @@ func (g *guardian) dismiss() {
 	}
 	g.mu.Lock()
 	g.dismissed = true
-	g.sendLocked("bye\n")
+	g.sendLocked("bye")
 	none, now, ended := g.pipe == nil, g.process, g.ended
 	g.mu.Unlock()
 	if none {

@@ -12,20 +12,22 @@ import (
 // A host runs processes of a job on one machine. Processes have the numbers that they have in
 // run.ranks. The goroutine in Run calls the methods, and none of them waits for a process.
 type host interface {
-	// name returns the name of the machine, or "" if the job has no other.
+	// name returns the name of the machine, or "" if the job runs on this machine only.
 	name() string
-	// part returns the name of the job's part on the machine. Each process has it in its
-	// environment, and is found by it. Two hosts of a job may be one machine.
+	// part returns the name of the job's part on the machine. Each process has this name in its
+	// environment, by which the launcher finds the job's processes. Two hosts of a job may be one
+	// machine, so each host has its own part.
 	part() string
 	// open returns this process's end of a stream of a process that start is about to start. The
 	// parameter id is the descriptor in that process: 0, 1 and 2 are pipes, pmiFD and storeFD are
 	// connections.
 	open(process, id int) (stream, error)
 	// inherit makes a file of this process the stream of a process that start is about to start. It
-	// returns false if the machine is another one.
+	// returns false if the host is not the machine of this process.
 	inherit(process, id int, f *os.File) bool
-	// start starts a process, and returns its ID. If it fails, it closes the streams. The ID is 0 if
-	// the machine is another one. The answer is then an event; see remoteHost.
+	// start starts a process, and returns its ID. If it fails, it closes the streams. On another
+	// machine, start only sends a command and returns the ID 0. The answer is then an event; see
+	// remoteHost.
 	start(s *spec) (pid int, err *startError)
 	// grow makes room in the record of ends for processes below n.
 	grow(n int)
@@ -67,6 +69,6 @@ type initState uint8
 
 const (
 	initUnknown initState = iota // it may have called Init, or may still call it
-	initCalled                   // it has
+	initCalled                   // it has called Init
 	initNever                    // it has not, and its process group is empty
 )

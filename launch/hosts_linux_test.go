@@ -34,9 +34,9 @@ import (
 	"github.com/tutti-go/tutti/launch/internal/remote"
 )
 
-// This test binary is also tuttirun on the other hosts, its guardian, the ssh that starts it, a
-// launcher of the job in the variable testJob, and a rank whose program the variable testRank
-// selects.
+// This test binary is also tuttirun on the other hosts, its guardian, the ssh that starts tuttirun
+// there, a launcher of the job in the variable testJob, and a rank whose program the variable
+// testRank selects.
 const (
 	testJob  = "TUTTI_TEST_JOB"
 	testRank = "TUTTI_TEST_RANK"
@@ -292,7 +292,8 @@ func (l *launched) ends(code int, parts ...string) {
 	}
 }
 
-// The names of two other hosts. Both mean this machine, and each process here can connect to them.
+// The names of two other hosts. Both are addresses of this machine, so that each process here can
+// connect to them.
 const (
 	hostB = "127.0.0.2"
 	hostC = "127.0.0.3"
@@ -313,7 +314,7 @@ func TestRanksRunOnSeveralHosts(t *testing.T) {
 	l.ends(0)
 }
 
-// Arguments and variables reach other hosts as they are, whatever a shell would make of them.
+// Arguments and variables reach other hosts unchanged, even if a shell would expand or split them.
 func TestArgumentsReachOtherHostsUnchanged(t *testing.T) {
 	odd := "a\nb 'c' \"d\" $HOME `e` \\ \xff"
 	l := launch(t, hostsJob{Hosts: []string{hostB}, Args: []string{"printf", "%s|%s.", odd, ""}})
@@ -353,10 +354,10 @@ func TestALongInputReachesRank0Elsewhere(t *testing.T) {
 }
 
 // What ranks have printed is not lost, although nobody reads it for a while after their end, and
-// although a process that has left the job still has their output open.
+// although a process that has left the job still has the ranks' output open.
 func TestTheEndOfTheOutputWaitsForASlowReader(t *testing.T) {
-	// The output of localhost fits into a pipe. The output of hostB fits into the buffers on its
-	// way.
+	// The output of localhost fits into a pipe. The output of hostB fits into the buffers between
+	// the ranks and the launcher.
 	for host, lines := range map[string]string{"localhost": "12000", hostB: "40000"} {
 		fifo := filepath.Join(t.TempDir(), "end")
 		if err := unix.Mkfifo(fifo, 0o600); err != nil {
@@ -399,7 +400,7 @@ func TestTheEndOfTheOutputWaitsForASlowReader(t *testing.T) {
 	}
 }
 
-// testRanks are programs of ranks that are more than a script.
+// testRanks are the programs of ranks that a shell script cannot express, by the value of testRank.
 var testRanks = map[string]func() int{"meet": rankThatMeets, "dies": rankThatSeesDeath, "counts": rankThatCounts}
 
 // rankThatMeets connects to rank 0, which accepts as many connections as there are other ranks.
@@ -464,7 +465,8 @@ func TestRanksMeetAtAHostThatOnlySSHKnows(t *testing.T) {
 	l.ends(0)
 }
 
-// The address of a login to the launcher's host says nothing about other hosts.
+// The address by which the user has logged in to the launcher's host is not passed on, because it
+// says nothing about other hosts.
 func TestALoginToTheLaunchersHostIsNotPassedOn(t *testing.T) {
 	t.Setenv("SSH_CONNECTION", "192.0.2.2 1 192.0.2.1 22")
 	l := launch(t, hostsJob{Hosts: []string{"b.invalid", hostC}, Args: sh("echo ${TUTTI_ROOT%:*}")})
@@ -544,7 +546,8 @@ func TestSignalsReachAllHosts(t *testing.T) {
 	l.ends(0)
 }
 
-// A job with enough ranks begins without a host that cannot be reached, and without its slots.
+// If a host cannot be reached, a job begins without the slots of this host, provided that the other
+// hosts have enough slots.
 func TestAnElasticJobBeginsWithoutAnUnreachableHost(t *testing.T) {
 	for least, want := range map[int]int{1: 0, 2: exitNotRunning} {
 		agent := `if [ "$1" = ` + hostB + ` ]; then echo no such route >&2; exit 255; fi; shift; exec sh -c "$*"`
@@ -563,7 +566,8 @@ func TestAnElasticJobBeginsWithoutAnUnreachableHost(t *testing.T) {
 	}
 }
 
-// A host that is lost after its answer does not count as the answer of another one.
+// If a host is lost after it has answered, the launcher still waits for the answer of the other
+// host.
 func TestALostHostDoesNotAnswerForAnother(t *testing.T) {
 	a, b := &remoteHost{hostName: hostB, prepared: true}, &remoteHost{hostName: hostC}
 	r := &run{
@@ -578,8 +582,8 @@ func TestALostHostDoesNotAnswerForAnother(t *testing.T) {
 	}
 }
 
-// Slots that a discovery script adds while the job runs are bound as those that begin. A slot for
-// which its host has no processors left is not bound.
+// Ranks in slots that a discovery script adds while the job runs are bound like the first ranks. A
+// rank is not bound if its host has no processors left.
 func TestAddedSlotsAreBound(t *testing.T) {
 	coreOf, all := make(map[int]int), make(map[int]bool)
 	for _, c := range cpu.Topology() {
@@ -628,7 +632,8 @@ func TestAddedSlotsAreBound(t *testing.T) {
 	}
 }
 
-// A host without a number of slots has one per core, which only the host knows.
+// A host without a number of slots has one slot per core. The launcher learns the number of cores
+// from the host.
 func TestRanksAreBoundToTheCoresOfOtherHosts(t *testing.T) {
 	cores := make(map[int]bool)
 	for _, c := range cpu.Topology() {
@@ -659,8 +664,9 @@ func TestRanksAreBoundToTheCoresOfOtherHosts(t *testing.T) {
 	}
 }
 
-// The connection by which a host has told its processors also starts its ranks, and those of the hosts
-// below it in the tree, although the host itself may have no rank.
+// The launcher connects to each host once: the connection over which the host has told its
+// processors also starts its ranks. It stays even if the host has no rank, because the ranks of the
+// hosts below it in the tree are started through it.
 func TestAHostIsAskedAndUsedByOneConnection(t *testing.T) {
 	logins := filepath.Join(t.TempDir(), "logins")
 	j := hostsJob{Hosts: []string{hostC}, Args: sh("exit 0"), Agent: "echo $1 >>" + logins + `; shift; exec sh -c "$*"`}.job()
@@ -674,7 +680,8 @@ func TestAHostIsAskedAndUsedByOneConnection(t *testing.T) {
 	}
 }
 
-// A host that does not answer the question for its processors must not delay the end of the job.
+// If a host does not say which processors it has, the timeout or the end of ctx must still end the
+// job.
 func TestTheEndOfAJobEndsTheQuestionForProcessors(t *testing.T) {
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -733,8 +740,8 @@ func TestStartErrorsNameTheHost(t *testing.T) {
 	}
 }
 
-// If a host cannot be started, the hosts below it in the tree fail, too, and may report this first.
-// The error must name the host that could not be started.
+// If a host cannot be started, the hosts below it in the tree fail, too, and the launcher may
+// notice their failures first. The error must name the host that could not be started.
 func TestTheHostOnTheWayIsWhyAStartFails(t *testing.T) {
 	r := &run{others: others{pending: 2}}
 	r.lost(&remoteHost{hostName: hostC}, fmt.Errorf("%s: %w", hostC, &remote.ThroughError{Host: hostB}))
@@ -747,7 +754,8 @@ func TestTheHostOnTheWayIsWhyAStartFails(t *testing.T) {
 	}
 }
 
-// With a fan-out of 1 each host is started by the one before it, and otherwise all by the launcher.
+// With a fan-out of 1 each host is started by the host before it. Without a fan-out the launcher
+// starts these three hosts itself.
 func TestTheFanOutDecidesWhoStartsAHost(t *testing.T) {
 	for fanOut, want := range map[int]int{0: 3, 1: 1} {
 		t.Run(strconv.Itoa(fanOut), func(t *testing.T) {
@@ -757,7 +765,7 @@ func TestTheFanOutDecidesWhoStartsAHost(t *testing.T) {
 				Agent: "echo $PPID >>" + file + `; shift; exec sh -c "$*"`,
 			}.job()
 			if j.FanOut = fanOut; fanOut != 0 {
-				// The option does the same.
+				// The option --fan-out must set the same field.
 				req, err := parse([]string{"--fan-out", strconv.Itoa(fanOut), "prog"}, nil)
 				if err != nil || req.job.FanOut != fanOut {
 					t.Errorf("--fan-out: got %v and %+v", err, req)
@@ -792,7 +800,8 @@ func TestASignalEndsAJobThatIsStillConnecting(t *testing.T) {
 	l.ends(130, "the job was asked to end (SIGINT)")
 }
 
-// family is a script whose rank has a child in its process group, and one that has left it.
+// family is a script whose rank has a child in its process group, and a child that has left the
+// group.
 const family = `sleep 1000 & setsid sleep 1000 & echo $TUTTI_RANK ready $$ $PPID; wait`
 
 // parent returns the parent of a process.
@@ -806,7 +815,8 @@ func parent(t *testing.T, pid int) int {
 	return parent
 }
 
-// Whatever is killed, no process is left on any host, and the verdict names the host that was lost.
+// One process of the job is killed. Whichever process it is, no process of the job is left on any
+// host, and the verdict names the host that was lost.
 func TestNothingIsLeftWhateverIsKilled(t *testing.T) {
 	const lost = "rank 1 (sh, process %d on " + hostB + ") was lost after "
 	node := func(_ *testing.T, _ *launched, _, node int) int { return node }
@@ -845,7 +855,8 @@ func TestNothingIsLeftWhateverIsKilled(t *testing.T) {
 	}
 }
 
-// A host that is cut off kills its own ranks, and the launcher names it. A short cut has no effect.
+// A host that is cut off kills its own ranks, and the launcher names the host. A short cut has no
+// effect.
 func TestACutHostKillsItsRanks(t *testing.T) {
 	l := launch(t, hostsJob{Hosts: []string{hostB}, Args: sh(family)})
 	var rank, node int
@@ -883,8 +894,8 @@ func TestACutHostKillsItsRanks(t *testing.T) {
 }
 
 // A job that is started again omits a host that was lost, if the other slots suffice. With a
-// fan-out of 1, the connections to some hosts pass through the lost host. The job uses these hosts
-// again.
+// fan-out of 1, the connections to some other hosts pass through the lost host and end with it. The
+// second start uses these other hosts again.
 func TestARestartOmitsLostHosts(t *testing.T) {
 	for _, c := range []struct {
 		slots, fanOut, code int
@@ -933,7 +944,8 @@ func TestARestartOmitsSilentHosts(t *testing.T) {
 	}
 }
 
-// Each host that cannot be reached when a job is started again is lost, too.
+// A host that cannot be reached when a job is started again counts as lost, and the job is started
+// once more without it.
 func TestARestartOmitsUnreachableHosts(t *testing.T) {
 	const hostD = "127.0.0.4"
 	for _, bind := range []placement.Unit{placement.Node, placement.Core} {
@@ -955,7 +967,8 @@ func TestARestartOmitsUnreachableHosts(t *testing.T) {
 	}
 }
 
-// A host that cannot be reached in the first start is not replaced by others.
+// If a host cannot be reached in the first start, the job fails, although other hosts have free
+// slots.
 func TestARestartNeedsAFirstStart(t *testing.T) {
 	j := hostsJob{Hosts: []string{hostB}, Args: sh("exit 0"), Agent: "exit 255"}.job()
 	j.Apps, j.Hosts = []App{{Ranks: 1, Args: j.Apps[0].Args}}, []placement.Host{{Name: hostB, Slots: 1}, {Name: "localhost", Slots: 1}}
@@ -965,7 +978,8 @@ func TestARestartNeedsAFirstStart(t *testing.T) {
 	}
 }
 
-// The parts of a timeline that ranks on other hosts may have written are not called missing.
+// A rank on another host may have written its part of the timeline there, so the launcher says only
+// that no part is in the directory here.
 func TestTheTimelineOfSeveralHostsNeedsASharedDirectory(t *testing.T) {
 	for script, want := range map[string]string{
 		"exit 0": " lacks rank 1: no part is in its directory here, want a directory that all hosts share\n",
@@ -981,7 +995,8 @@ func TestTheTimelineOfSeveralHostsNeedsASharedDirectory(t *testing.T) {
 	}
 }
 
-// A host may have sent more events than the launcher has received when the launcher stops itself.
+// A host may have sent events that the launcher has not received when it pauses the hosts before it
+// stops itself. The answer comes after these events, so pauseOthers must receive them.
 func TestPauseOthersReceivesWhatComesBeforeTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
@@ -1017,7 +1032,8 @@ func TestPauseOthersReceivesWhatComesBeforeTheAnswer(t *testing.T) {
 	})
 }
 
-// A mute is a Starter. Its host sends heartbeats, and answers only Prepare, or nothing.
+// A mute is a Starter. Its host sends heartbeats. It answers the command Prepare if prepares is
+// set, and no other command.
 type mute struct {
 	prepares bool
 	served   *sync.WaitGroup
@@ -1044,7 +1060,8 @@ func (h muteHost) Command(c *remote.Command) {
 func (muteHost) Tunnels() bool                               { return false }
 func (muteHost) Stream(_ int, _ remote.StreamID, c net.Conn) { c.Close() }
 
-// The file system of a host may hang, so that the host cannot prepare or start a rank.
+// The file system of a host may hang, so that the host answers neither Prepare nor Start. The
+// launcher must give the host up after answerLimit.
 func TestAHostThatAnswersNoCommandIsGivenUp(t *testing.T) {
 	signals := make(chan os.Signal, 1) // starts the goroutine of package signal outside the bubble
 	signal.Notify(signals, syscall.SIGUSR1)

@@ -20,7 +20,8 @@ type Job struct {
 	Apps []App
 	Env  []string // the environment that the ranks inherit, "NAME=value"; nil means this process's own environment
 
-	// Hosts are those that the ranks may run on; nil means this one. Placement says how they are used.
+	// Hosts are the hosts that the ranks may run on; nil means this host. Placement says how they
+	// are used.
 	Hosts     []placement.Host
 	Placement placement.Policy
 
@@ -35,8 +36,8 @@ type Job struct {
 	SSHIdentity string // the file of a private key; "" means what ssh chooses
 	Remote      string // the path of tuttirun on the other hosts; "" means that of this program
 
-	// FanOut is how many further hosts each host starts, so that no process runs a ssh for each of many
-	// hosts; 0 means 32.
+	// FanOut is the maximum number of further hosts that this host, and each other host, connects
+	// to. It bounds the number of ssh processes on one host; 0 means 32.
 	FanOut int
 
 	// Interface is TUTTI_INTERFACE for the ranks of a job on several hosts; "" selects none. On one
@@ -47,7 +48,8 @@ type Job struct {
 	Starter remote.Starter
 
 	// Preload sends the programs of all Apps to each other host, which stores them in a private
-	// directory in TmpDir until the job ends. "" means $TMPDIR or $XDG_RUNTIME_DIR there, or /tmp.
+	// directory in TmpDir until the job ends. If TmpDir is "", the directory is $TMPDIR or
+	// $XDG_RUNTIME_DIR of that host, or /tmp.
 	Preload bool
 	TmpDir  string
 
@@ -106,8 +108,8 @@ func (j *Job) environ() []string {
 	return j.Env
 }
 
-// starter returns what starts tuttirun on the other hosts. The function log gets what ssh and
-// tuttirun print there; nil drops it.
+// starter returns the Starter that starts tuttirun on the other hosts. The function log gets what
+// ssh and tuttirun print on these hosts; nil drops the text.
 func (j *Job) starter(log func(host, line string)) remote.Starter {
 	if j.Starter != nil {
 		return j.Starter
@@ -122,9 +124,9 @@ func (j *Job) starter(log func(host, line string)) remote.Starter {
 // Elastic says which processes a job may have while it runs.
 type Elastic struct {
 	Min, Max  int           // bounds of the number of ranks; 0: as many as begin
-	First     int           // how many ranks the job needs to begin, if more than Min; at most those that begin
+	First     int           // how many ranks the first epoch needs, if more than Min; at most the number of slots at the start
 	Restarts  int           // how many failed processes are started again, in all
-	WaitLimit time.Duration // how long ranks in Rejoin or Init wait for another one, which is then killed, and for the begin of the epoch
+	WaitLimit time.Duration // how long ranks in Rejoin or Init wait for a process, which is then killed, and for the start of the epoch
 
 	// Discovery is a command that prints a line "host:slots" for each host that ranks may run on. It
 	// replaces the Job's Hosts.

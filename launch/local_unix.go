@@ -12,8 +12,8 @@ import (
 	"github.com/tutti-go/tutti/internal/cpu"
 )
 
-// A localHost is the host that this process runs on. One goroutine owns it. The other goroutines
-// wait for processes, and send their ends to exits.
+// A localHost is the host that this process runs on. One goroutine owns it. For each process,
+// another goroutine waits for the end of the process and sends the exit to exits.
 type localHost struct {
 	job        string // the name of the job's part; see host
 	hostName   string // see host
@@ -41,7 +41,7 @@ type localProcess struct {
 	credentials *os.File // the file that the process has inherited, kept open here; nil if there is none
 
 	files [pmiFD + 1]*os.File // what the process inherits, by descriptor; empty once it has started
-	own   []*os.File          // those of them that are closed here once the process has started
+	own   []*os.File          // of files, those that are closed here once the process has started
 }
 
 // An exit is the end of a process.
@@ -51,15 +51,16 @@ type exit struct {
 	joined  bool // the process had joined as its rank
 }
 
-// statusUnknown stands for a status that is unknown: exit code 255.
+// statusUnknown is the status of a process whose status is unknown. Its exit code is 255.
 const statusUnknown syscall.WaitStatus = 255 << 8
 
 // newLocalHost returns a host without processes, for a job that begins with n of them.
 func newLocalHost(job string, n int) *localHost {
 	return &localHost{
 		job: job, exitRecord: newExitRecord(n), processes: make(map[int]*localProcess),
-		// The channel has room for the processes that begin. The close of over ends all other sends,
-		// so that no goroutine waits after the end of the job.
+		// exits has room for the ends of the processes that begin. The end of a process that is
+		// started later may find exits full. Closing over ends such a send, so that no goroutine
+		// waits after the end of the job.
 		exits: make(chan exit, n), over: make(chan struct{}),
 	}
 }
@@ -70,7 +71,8 @@ func (h *localHost) begin(guardian string, onLost func(error)) {
 	h.guardian = newGuardian(guardian, h.job, onLost)
 }
 
-// close ends the helpers and closes all files. The processes have ended, or cannot be ended.
+// close stops the starter and the guardian, and closes all files. The processes have ended, or
+// cannot be ended.
 func (h *localHost) close() {
 	if h.starter != nil {
 		h.starter.stop()
@@ -89,7 +91,7 @@ func (h *localHost) close() {
 	h.exitRecord.close()
 }
 
-// process returns the process with a number, which may be new.
+// process returns the process with this number. It adds the process if there is none.
 func (h *localHost) process(number int) *localProcess {
 	p := h.processes[number]
 	if p == nil {
@@ -99,7 +101,8 @@ func (h *localHost) process(number int) *localProcess {
 	return p
 }
 
-// closeFiles closes the files of a process that has its own copies, or does not start.
+// closeFiles closes this process's copies of the files of a process that has started, or cannot be
+// started.
 func (p *localProcess) closeFiles() {
 	for _, f := range p.own {
 		f.Close()
@@ -228,7 +231,7 @@ func (h *localHost) complete(p *localProcess, s *spec) error {
 	return nil
 }
 
-// wait sends the end of one process to the owner.
+// wait waits until a process has ended, records its end, and sends its exit status to the owner.
 func (h *localHost) wait(process int, child *os.Process) {
 	state, err := child.Wait()
 	// If the rank is no longer a child of this process, its status is unknown.
@@ -243,7 +246,7 @@ func (h *localHost) wait(process int, child *os.Process) {
 	}
 }
 
-// received notes an exit that the owner has received.
+// received marks a process as ended. The owner calls it when it has received the exit.
 func (h *localHost) received(e exit) {
 	p := h.processes[e.process]
 	p.ended = true

@@ -50,7 +50,7 @@ type membership struct {
 	epoch     int // noEpoch before the first
 	broken    bool
 	left      bool          // a member has exited with 0
-	since     time.Duration // since when ready processes wait for others, or the job for a host, or never; see updateSince
+	since     time.Duration // when ready processes began to wait, or the job to wait for a host; or never; see updateSince
 	warned    bool          // absent has returned the processes for which the next epoch waits
 	finishing bool
 	stopped   bool
@@ -73,7 +73,8 @@ type slot struct {
 	closed   bool          // its process has exited with 0
 }
 
-// A member is a process that runs, in any of the states of membership.
+// A member is a process that runs. It may be a rank of the current epoch, a newcomer that has no
+// epoch yet, or a process that was told to end.
 type member struct {
 	id, slot    int
 	epoch, rank int // the last epoch of which it was a member, and its rank there
@@ -93,8 +94,9 @@ func newMembership(e *Elastic) *membership {
 	}
 }
 
-// begin makes one usable slot for each element of hosts, which is the number of its host. Only now is
-// the number of processes known that begin.
+// begin makes one usable slot for each element of hosts, which is the number of its host. The
+// number of processes that begin is known only now, so begin also fills in the bounds that depend
+// on it.
 func (m *membership) begin(hosts []int) {
 	n := len(hosts)
 	m.min, m.max, m.first = cmp.Or(m.min, n), cmp.Or(m.max, n), min(m.first, n)
@@ -105,8 +107,9 @@ func (m *membership) begin(hosts []int) {
 	}
 }
 
-// available sets how many slots each host has. Slots that are usable stay usable before others
-// become usable.
+// available sets how many slots each host has. A usable slot stays usable if its host still has so
+// many slots. Then, if grows is set, further slots become usable, host by host, up to max in all.
+// Otherwise slots of hosts without slots move to other hosts.
 func (m *membership) available(hosts []int) {
 	usable, room := make([]int, len(hosts)), m.max
 	for h, n := range hosts {
@@ -132,8 +135,9 @@ func (m *membership) available(hosts []int) {
 	}
 }
 
-// moveSlots moves slots from hosts that have none any more to hosts that have more than are usable.
-// A slot keeps its failures, so that its next start uses up a restart.
+// moveSlots moves empty slots from hosts that have no slots any more to hosts that have more slots
+// than are usable. A slot keeps its failures, so that the next start in a slot with a failure uses
+// up a restart.
 func (m *membership) moveSlots(hosts []int) {
 	for i := range m.slots {
 		s := &m.slots[i]
@@ -153,7 +157,8 @@ func (m *membership) moveSlots(hosts []int) {
 	}
 }
 
-// shared reports whether another slot has the same host and the same number there.
+// shared reports whether another slot has the same host as the slot at, and the same number among
+// the slots of this host.
 func (m *membership) shared(at int) bool {
 	for i, s := range m.slots {
 		if i != at && s.host == m.slots[at].host && s.local == m.slots[at].local {
@@ -185,8 +190,8 @@ func (m *membership) ready(id int, addr string, now time.Duration) {
 	m.updateSince(now)
 }
 
-// withdrawn notes that a process does not ask any more. The epoch that it asked for may have been
-// formed meanwhile.
+// withdrawn notes that a process does not ask any more. If the epoch that it asked for has been
+// formed meanwhile, that epoch is broken.
 func (m *membership) withdrawn(id int, now time.Duration) {
 	p := m.processes[id]
 	if p == nil {
@@ -198,8 +203,9 @@ func (m *membership) withdrawn(id int, now time.Duration) {
 }
 
 // updateSince sets since to now when the first member becomes ready or, if no member runs, when the
-// first process becomes ready. It sets since to never if there is no such process. A newcomer that
-// is ready does not set since while members run, because members may compute for long.
+// first process becomes ready. If there is no such process, it sets since to the constant never. A
+// newcomer that is ready does not set since while members run, because members may compute for
+// long.
 func (m *membership) updateSince(now time.Duration) {
 	memberRuns, memberWaits := false, false
 	for _, p := range m.processes {
@@ -242,7 +248,8 @@ func (m *membership) ended(id int, failed bool, now time.Duration) {
 }
 
 // pauseAfter returns how long a slot stays unused after its failure with the given number. The
-// first failure may be chance. The pause doubles with each further failure.
+// first failure may be chance, so there is no pause after it. From the second failure on, the pause
+// doubles with each failure.
 func (m *membership) pauseAfter(failures int) time.Duration {
 	if failures < 2 {
 		return 0
@@ -254,7 +261,7 @@ func (m *membership) pauseAfter(failures int) time.Duration {
 	return pause
 }
 
-// stop ends all starts, because the job ends.
+// stop prevents all further starts, because the job ends.
 func (m *membership) stop() { m.stopped = true }
 
 // pending returns the slots that will get a process, in ascending order. A slot with a failure gets
@@ -330,7 +337,8 @@ func (m *membership) absent(now time.Duration) (ids []int) {
 	return ids
 }
 
-// warnAt returns when absent has an answer, or never.
+// warnAt returns the time from which absent returns processes. The constant never says that absent
+// returns none.
 func (m *membership) warnAt() time.Duration {
 	if m.warned || m.since == never {
 		return never
@@ -342,9 +350,10 @@ func (m *membership) warnAt() time.Duration {
 // which they wait.
 const stallAfter = 30 * time.Second
 
-// killAt returns when a process must be killed, or never. A process that was told to end has the
-// time killAfter. A process that is not ready has the time waitLimit, from the moment at which
-// others wait, or from its own start if that is later.
+// killAt returns the time at which a process must be killed, or the constant never if it may run,
+// or has been killed already. A process that was told to end has the time killAfter. A process that
+// is not ready has the time waitLimit, from the moment at which others wait, or from its own start
+// if that is later.
 func (m *membership) killAt(p *member) time.Duration {
 	switch {
 	case p.overdue:
@@ -413,7 +422,7 @@ func (m *membership) inOrder() []*member {
 	return all
 }
 
-// waiting reports whether a process that is no member is ready.
+// waiting reports whether a process that is no rank of the current epoch is ready.
 func (m *membership) waiting() bool {
 	for _, p := range m.processes {
 		if p.ready && !m.isMember(p) {
@@ -424,10 +433,11 @@ func (m *membership) waiting() bool {
 }
 
 // failure returns why there will be no next epoch, or "". The reason does not change once it is
-// set. There will be no next epoch if it needs more processes than run and will be started, and no
-// further slot can become usable, or none has become usable in time. While the job is finishing,
-// and before the first epoch, this is a failure only if a process waits for the next epoch:
-// programs that never call Init need no epoch.
+// set. There will be no next epoch if it needs more processes than run and will be started. If
+// further slots may become usable, failure first waits for that, at most for the time waitLimit. If
+// no process is left, the job has simply ended, unless it is deserted. While the job is finishing,
+// and before the first epoch, too few processes are a failure only if one of them waits for the
+// next epoch: programs that never call Init need no epoch.
 func (m *membership) failure(now time.Duration) string {
 	n, deserted := m.alive(), m.isDeserted()
 	if deserted && m.since == never {
@@ -443,8 +453,9 @@ func (m *membership) failure(now time.Duration) string {
 	return m.failed
 }
 
-// isDeserted reports whether no process runs because no host can be reached, and one will be started
-// when a host can. If no process may be started any more, the job has simply ended.
+// isDeserted reports whether no process runs because no host can be reached, and a process will be
+// started once a host can be reached. If no process may be started any more, the job has simply
+// ended.
 func (m *membership) isDeserted() bool {
 	if !m.grows || m.finishing || m.stopped || m.failed != "" || len(m.processes) > 0 || slices.Max(m.usable) > 0 {
 		return false
@@ -462,7 +473,8 @@ func (m *membership) anyReady() bool {
 	return false
 }
 
-// wakeAt returns the next time at which the answers may change without an input, or never.
+// wakeAt returns the next time at which the results of other methods may change although no input
+// comes. It returns the constant never if there is no such time.
 func (m *membership) wakeAt(now time.Duration) time.Duration {
 	at := m.warnAt()
 	for _, i := range m.pending() {

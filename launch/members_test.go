@@ -130,8 +130,8 @@ func (j *jobModel) state() string {
 }
 
 // TestNoOrderOfEventsLeadsToTwoEpochsSideBySide explores every order in which up to three processes
-// ask, withdraw and end, with restarts and growth. In each situation, if all processes ask and time
-// passes, either an epoch is formed, or the job fails.
+// ask, withdraw and end, with restarts and growth. In each situation, wantEnd checks that an epoch
+// is formed or the job fails, once all processes ask and time passes.
 func TestNoOrderOfEventsLeadsToTwoEpochsSideBySide(t *testing.T) {
 	for _, e := range []Elastic{
 		{Min: 1, Max: 3, First: 3}, {Min: 2, Max: 3, Restarts: 2}, {Min: 3, Max: 3, Restarts: 1}, {Min: 1, Max: 3, Restarts: 1, Discovery: "x"},
@@ -198,7 +198,7 @@ func TestNoOrderOfEventsLeadsToTwoEpochsSideBySide(t *testing.T) {
 }
 
 // wantEnd makes every process ask for the next epoch, or end if it was told to end. The membership
-// must then form an epoch or fail, unless the job is finishing and no process is left.
+// must then form an epoch or fail, unless no process is left and none will be started.
 func (j *jobModel) wantEnd() {
 	epochs := len(j.formed)
 	for range 40 {
@@ -310,7 +310,8 @@ func TestAJobFailsWhenTooFewRanksAreLeft(t *testing.T) {
 	if j.failed == "" {
 		t.Error("with 1 of at least 2: got no failure")
 	}
-	// With a script slots may come, but not after the ranks have waited too long.
+	// With a discovery script, slots may be added, so the job fails only when the ranks have waited
+	// too long.
 	j = newJobModel(t, Elastic{Min: 2, Max: 3, Discovery: "x"}, 2)
 	j.ask(0)
 	j.ask(1)
@@ -325,8 +326,8 @@ func TestAJobFailsWhenTooFewRanksAreLeft(t *testing.T) {
 	}
 }
 
-// Programs that never call Init end at different times. That is no failure, unless another process
-// waits in Init.
+// The processes of a program that never calls Init end at different times. Such an end fails the
+// job only if another process waits in Init.
 func TestEndsBeforeInitFailAJobOnlyIfAProcessWaits(t *testing.T) {
 	for _, failed := range []bool{false, true} {
 		j := newJobModel(t, Elastic{Min: 3, Max: 3}, 3)
@@ -378,8 +379,8 @@ func TestANewProcessIsWaitedForFromItsStart(t *testing.T) {
 	}
 }
 
-// All members end, and two new processes take their places. One asks and the other never does. The
-// first must wait no longer than a member would.
+// All members end, and two new processes take their places. One of the two asks, and the other
+// never does. The process that asks must wait no longer than a member would.
 func TestAfterTheLastMemberNewProcessesWaitForALimitedTime(t *testing.T) {
 	for _, asksFirst := range []bool{true, false} {
 		j := newJobModel(t, Elastic{Min: 2, Max: 2, Restarts: 3}, 2)
@@ -418,8 +419,8 @@ func TestMembersAreNotLateForAProcessThatHasEnded(t *testing.T) {
 	}
 }
 
-// All slots of a host are equivalent. A process keeps running while there are slots for all,
-// whichever slot it was started in.
+// All slots of a host are equivalent. While a host has a slot for each of its processes, no process
+// is told to end, whichever slot it was started in.
 func TestFewerSlotsEndOnlyAsManyProcesses(t *testing.T) {
 	j := newJobModel(t, Elastic{Min: 2, Max: 4, Discovery: "x"}, 4)
 	for id := range 4 {
@@ -476,7 +477,8 @@ func TestProcessesRunOnTheHostsThatAreFound(t *testing.T) {
 	}
 }
 
-// The failures of a host's processes are failures of its slots. They say nothing about other hosts.
+// Each failure of a host's process uses up a restart. A host comes back only while restarts are
+// left, and a new host gets processes without a restart.
 func TestALostHostComesBackWhileRestartsAreLeft(t *testing.T) {
 	j := newJobModelOn(t, Elastic{Min: 1, Max: 4, Restarts: 1, Discovery: "x"}, 0, 1)
 	for range 2 {
@@ -499,7 +501,8 @@ func TestALostHostComesBackWhileRestartsAreLeft(t *testing.T) {
 	}
 }
 
-// A job whose only host is lost waits for it as for a process, if a process may still be started.
+// If the only host of a job is lost, the job waits for the host for waitLimit, as it waits for a
+// process, if restarts are left.
 func TestAJobWaitsForItsOnlyHost(t *testing.T) {
 	for _, restarts := range []int{0, 1} {
 		for _, back := range []bool{true, false} {
@@ -533,7 +536,7 @@ func TestAJobWaitsForItsOnlyHost(t *testing.T) {
 	}
 }
 
-// Also before the first epoch, a job does not wait without a bound.
+// If the only host is lost before the first epoch, the job ends after waitLimit, too.
 func TestAJobThatHasNotBegunWaitsForItsOnlyHost(t *testing.T) {
 	j := newJobModelOn(t, Elastic{Min: 1, Max: 4, Restarts: 1, Discovery: "x"}, 1)
 	j.ended(0, true, j.now)
@@ -547,7 +550,8 @@ func TestAJobThatHasNotBegunWaitsForItsOnlyHost(t *testing.T) {
 	}
 }
 
-// A slot that has failed is not replaced by one that its host does not have any more.
+// A host of three slots gets one slot, and then two. Slot 0 has failed, so only slot 1 may have a
+// process: slot 2, which is gone, must not replace slot 0.
 func TestASlotThatIsRemovedGetsNoProcess(t *testing.T) {
 	j := newJobModel(t, Elastic{Min: 1, Max: 3, Discovery: "x"}, 3)
 	j.end(0, true)
@@ -561,8 +565,8 @@ func TestASlotThatIsRemovedGetsNoProcess(t *testing.T) {
 	}
 }
 
-// Without a script, the slots of a lost host move to slots of others, as far as these and restarts
-// suffice.
+// Without a discovery script, the slots of a lost host move to other hosts, as far as the slots of
+// these hosts and the restarts suffice.
 func TestSlotsOfALostHostMove(t *testing.T) {
 	j := newJobModelOn(t, Elastic{Min: 1, Max: 3, Restarts: 5}, 0, 1, 1)
 	j.end(1, true)
@@ -586,8 +590,9 @@ func TestSlotsOfALostHostMove(t *testing.T) {
 	}
 }
 
-// No epoch is formed with a process whose context has ended. The others wait for it as for one that
-// has not asked. If the epoch was formed before, it is broken.
+// No epoch is formed with a process whose context has ended. The other processes wait for this
+// process as for a process that has not asked. If a process withdraws after the epoch was formed,
+// the epoch is broken.
 func TestAProcessThatWithdrawsIsNotWaiting(t *testing.T) {
 	j := newJobModel(t, Elastic{Min: 1, Max: 2}, 2)
 	j.ask(0)

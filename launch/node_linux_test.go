@@ -53,8 +53,8 @@ func await(t *testing.T, l *remote.Link, wanted func(*remote.Event) bool) {
 	}
 }
 
-// The launcher waits until a host has no process left after the last start, also if that start and
-// the one before it have failed.
+// The launcher waits until a host reports that no process is left after the last start. The host
+// must report this after each start, even if all starts have failed.
 func TestANodeIsEmptyAfterEachFailedStart(t *testing.T) {
 	l, _ := startNode(t, "")
 	l.Send(&remote.Command{Prepare: &remote.Prepare{Job: "job-of-failures.1", Size: 2}})
@@ -64,10 +64,11 @@ func TestANodeIsEmptyAfterEachFailedStart(t *testing.T) {
 	}
 }
 
-// bystander starts a process that has emptied the variable of the job's name.
+// bystander starts a process in which the variable of the job's name is empty. The process belongs
+// to no job.
 func bystander(t *testing.T) (isAlive func() bool) {
 	t.Helper()
-	cmd := exec.Command("cat") // ends with its input
+	cmd := exec.Command("cat") // ends when its input ends
 	cmd.Env = []string{vars.JobPart + "="}
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -18,8 +18,9 @@ import (
 )
 
 // serveNode carries out the commands of a launcher on another host. It is the program tuttirun
-// remote. It returns when the launcher has ended the connection, or after a silence. No process and no
-// program of the job is left then. The parameter guardian is as in Job, and limits may be nil.
+// remote. It returns when the launcher has ended the connection, or has been silent for too long;
+// see remote.Serve. No process and no program of the job is left then. The parameter guardian is as
+// in Job, and limits may be nil.
 func serveNode(rwc io.ReadWriteCloser, guardian string, limits *nodeLimits) error {
 	n := &node{
 		guardian: guardian, limits: limits, commands: make(chan *remote.Command), conns: make(chan nodeConn),
@@ -47,8 +48,9 @@ type nodeLimits struct {
 	log   *lineWriter // gets a line for each process that begins, for the agent's log
 }
 
-// remoteMain is Main in "tuttirun remote". Under ssh its standard error goes to the launcher. Under
-// tuttirun agent its standard error goes to the agent's log, and its arguments are "--max-ranks N".
+// remoteMain runs the program "tuttirun remote", and returns its exit code. Under ssh its standard
+// error goes to the launcher. Under tuttirun agent its standard error goes to the agent's log, and
+// its arguments are "--max-ranks N".
 func remoteMain(args []string, stderr *os.File) int {
 	log := &lineWriter{w: stderr}
 	var limits *nodeLimits
@@ -71,7 +73,8 @@ func remoteMain(args []string, stderr *os.File) int {
 }
 
 // A node runs the processes of a job on this host for a launcher elsewhere. The goroutine in run
-// owns the fields, except for the channels. It never waits for the launcher: events are queued.
+// owns the fields, except for the channels. This goroutine never waits for the launcher: events are
+// queued.
 type node struct {
 	guardian string
 	limits   *nodeLimits // nil: none
@@ -130,8 +133,9 @@ func (n *node) Stream(process int, id remote.StreamID, c net.Conn) {
 	}
 }
 
-// Tunnels implements remote.CommandHandler. A Tunnel runs any command, which would pass the bound on
-// ranks and the log of tuttirun agent, and agents start no further hosts.
+// Tunnels implements remote.CommandHandler. Under tuttirun agent it returns false: a Tunnel runs
+// any command, so it could bypass the bound on ranks and the log of the agent. Agents need no
+// Tunnels, because the launcher connects to each agent itself.
 func (n *node) Tunnels() bool { return n.limits == nil }
 
 // run handles commands and the ends of processes until the connection has ended. It then kills what
@@ -162,7 +166,8 @@ func (n *node) run() {
 	}
 }
 
-// end kills what is left of the job, removes its programs, and stops all helpers.
+// end kills what is left of the job, removes the programs that the launcher has copied to this
+// host, stops the starter and the guardian, and closes the streams.
 func (n *node) end() {
 	if n.local == nil {
 		return
@@ -259,7 +264,8 @@ func (n *node) failed(process int, err *startError) {
 	n.events.Send(&remote.Event{StartFailed: &remote.StartFailed{Process: process, Code: err.code, Text: err.text}})
 }
 
-// descriptor returns the number that a stream has in localHost.
+// descriptor returns the file descriptor by which localHost identifies a stream of a process. It is
+// the inverse of streamOf.
 func descriptor(id remote.StreamID) int {
 	switch id {
 	case remote.PMI:
@@ -270,7 +276,8 @@ func descriptor(id remote.StreamID) int {
 	return int(id)
 }
 
-// join notes one end of a stream. With both ends, it starts to copy.
+// join notes one end of a stream: ours is the end at the process, and conn the end at the launcher.
+// The other argument is nil. Once both ends are known, join starts copyStream.
 func (n *node) join(key streamKey, ours stream, conn net.Conn) {
 	s := n.streams[key]
 	if s == nil {
@@ -306,8 +313,9 @@ func copyStream(id remote.StreamID, ours stream, conn net.Conn) {
 	}
 }
 
-// finish ends the streams of output killAfter later. No process of the job is left, but one that has
-// left the job may hold them. The launcher waits for the end of each stream.
+// finish ends the streams of output after the time killAfter. No process of the job is left then,
+// but a process that has left the job may still hold a stream open, and the launcher waits for the
+// end of each stream.
 func (n *node) finish() {
 	var tails []*tail
 	for _, s := range n.streams {

@@ -36,10 +36,11 @@ func TestEveryOptionOfOtherLaunchersIsKnown(t *testing.T) {
 		ran++
 		args := words[1:]
 		if i := slices.Index(args, "testdata/programs"); i < 0 {
-			// The number of ranks must not be 1, which is that of the baseline.
+			// If the option sets the number of ranks, it must not set 1, because the baseline has 1
+			// rank.
 			args = append([]string{"-n", "1"}, append(args, "p")...)
 		}
-		// These say how many ranks there are, and contradict another number.
+		// These options determine the number of ranks, and contradict -n 1.
 		if slices.Contains([]string{"-N", "-npernode", "-pernode", "-npersocket", "--ppr", "-ppn", "-perhost", "-grr"}, words[1]) {
 			args = args[2:]
 		}
@@ -76,8 +77,8 @@ func TestEveryOptionOfOtherLaunchersIsKnown(t *testing.T) {
 	}
 }
 
-// The command line is what horovodrun's MPI mode runs for two ranks on two hosts, with one host's
-// name in place of both.
+// The command line is what horovodrun's MPI mode runs for two ranks on two hosts, with the name of
+// one host in place of both names.
 func TestTheCommandLineOfHorovodrun(t *testing.T) {
 	const line = `--allow-run-as-root --tag-output -np 2 -H localhost:1,localhost:1 -bind-to none -map-by slot -mca pml ob1 -mca btl ^openib
 		-mca plm_rsh_args "-p 2222 -i key" -mca btl_tcp_if_include eth1 -x NCCL_SOCKET_IFNAME=eth1 --output-filename out -x PATH -x HOME python train.py --epochs 3`
@@ -139,7 +140,7 @@ func TestEachOfSeveralProgramsIsARole(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range req.job.Apps {
-			// The role of an outer job does not count.
+			// The role that this process has in an outer job does not count.
 			env := rankEnv(baseEnv([]string{"TUTTI_ROLE=outer"}), &req.job, &req.job.Apps[i], jobInfo{size: 3}, 0)
 			got, _ := lookup(env, "TUTTI_ROLE")
 			name, _ := lookup(env, "ROLE_NAME")
@@ -172,7 +173,7 @@ func TestVariablesOfOtherLaunchersAreHonoured(t *testing.T) {
 			t.Errorf("%s: got %v and %+v", setting, err, req)
 		}
 	}
-	// The command line wins.
+	// An option on the command line takes precedence over a variable.
 	env := []string{"OMPI_MCA_orte_default_hostfile=/no/such/file", "MPIEXEC_TIMEOUT=7", "I_MPI_PERHOST=3", "OMPI_MCA_orte_set_default_slots=5"}
 	if req, err := parse(strings.Fields("-H localhost:2 --timeout 9 -ppn 1 p"), env); err != nil || req.job.Apps[0].Ranks != 1 || req.job.Timeout.Seconds() != 9 {
 		t.Errorf("got %v and %+v", err, req)
@@ -292,7 +293,7 @@ func TestTheRemediesOfRefusedOptionsAreUnderstood(t *testing.T) {
 		{"-envnone p", "-genvnone holds", "-np 1 -genvnone p"},
 		{"--xterm 0 p", "write xterm -e gdb PROGRAM", "-np 1 xterm -e gdb p"},
 		{"--run-path p", "write python SCRIPT", "-np 1 python p"},
-		{"-s ./p", "what -s is to Open MPI is --preload-binary here", "-np 1 --preload-binary ./p"},
+		{"-s ./p", "in place of Open MPI's -s write --preload-binary", "-np 1 --preload-binary ./p"},
 		{"--set-cwd-to-session-dir p", "by -wdir DIR", "-np 1 -wdir /scratch p"},
 	} {
 		if _, err := parse(strings.Fields(c.refused), nil); err == nil || !strings.Contains(err.Error(), c.remedy) {

@@ -30,7 +30,7 @@ type request struct {
 	limited  bool     // ranks inherit only some variables
 }
 
-// environ returns what ranks inherit of an environment.
+// environ returns the part of env that ranks inherit.
 func (r *request) environ(env []string) []string {
 	if !r.limited {
 		return env

@@ -99,7 +99,7 @@ func ownOptions() []option {
 					}
 				}
 				if p.elastic.Cooldown[0] > p.elastic.Cooldown[1] {
-					return fmt.Errorf("got %v to %v, want the smaller one first", p.elastic.Cooldown[0], p.elastic.Cooldown[1])
+					return fmt.Errorf("got %v to %v, want the smaller time first", p.elastic.Cooldown[0], p.elastic.Cooldown[1])
 				}
 				return nil
 			}},
@@ -182,7 +182,7 @@ func compatOptions() []option {
 				default:
 					p.req.noInput = false
 					if p.req.job.StdinRank, err = number(a[0]); err != nil {
-						err = fmt.Errorf("%w, or none; what -s is to Open MPI is --preload-binary here", err)
+						err = fmt.Errorf("%w, or none; in place of Open MPI's -s write --preload-binary", err)
 					}
 				}
 				return err

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/tutti-go/tutti/internal/cpu"
+	"github.com/tutti-go/tutti/internal/route"
 	"github.com/tutti-go/tutti/launch/internal/placement"
 	"github.com/tutti-go/tutti/launch/internal/remote"
 )
@@ -24,16 +25,16 @@ import (
 // others are the other hosts of a job. The goroutine in Run owns the fields.
 type others struct {
 	hosts   []*remoteHost
-	byIndex map[int]host   // the hosts that have ranks, also this one, by their index in Job.Hosts
-	pending int            // how many have not answered Prepare; no rank starts before all have
-	parts   int            // how many parts of the job other hosts have had
+	byIndex map[int]host   // the hosts that have ranks, also this host, by their index in Job.Hosts
+	pending int            // hosts that have not answered Prepare; no rank starts before it is 0
+	parts   int            // number in the last job name that newRemoteHost has given
 	events  chan hostEvent // nil without other hosts
 	ctx     context.Context
 	end     context.CancelFunc // ends all connections
 	work    sync.WaitGroup     // one goroutine for each connection
-	closing atomic.Bool        // the connections are being closed, and what is printed there has no use
+	closing atomic.Bool        // connections are being closed: drop what other hosts print
 
-	surveyed map[string]*remote.Link // by the host's name: what survey has left for connect; nil if nothing
+	surveyed map[string]*remote.Link // what survey has left for connect, by host name
 
 	lost      map[string]bool // the names of hosts that could not be reached, or cannot be any more; see addLost
 	unreached bool            // no rank was started, because a host could not be reached
@@ -41,20 +42,31 @@ type others struct {
 
 // prepareHosts makes the hosts of the job, and binds the listener if rank 0 runs on this host. The
 // port is bound here and inherited by rank 0, so that no other process can take it before rank 0
-// runs. With epochs, each rank has its own listener, and the record names rank 0's.
-// The parameter hosts are those of survey.
-func (r *run) prepareHosts(hosts []placement.Host) (err error) {
+// runs. With epochs, each rank has its own listener, and the record names rank 0's. The parameter
+// hosts is the result of survey.
+func (r *run) prepareHosts(hosts []placement.Host) error {
 	r.local = newLocalHost(r.info.job+".0", r.info.size)
 	r.hosts = []host{r.local}
+	r.addHosts()
+	if len(r.others.hosts) > 0 {
+		r.local.hostName = hostname()
+	}
+	if r.epochs != nil {
+		return r.placeSlots(hosts)
+	}
+	return r.bindRoot()
+}
+
+// addHosts makes a host for each host of the job that has ranks, or that needs a connection
+// although it has no ranks.
+func (r *run) addHosts() {
 	r.others.byIndex = make(map[int]host)
-	alone := true
 	var needed []int // in Job.Hosts
 	for _, p := range r.info.places {
-		alone = alone && p.Host == r.info.places[0].Host
 		needed = append(needed, p.Host)
 	}
-	// Survey has connected to all hosts, and each may be on the way to others. Elastic jobs may start
-	// ranks on any host later.
+	// If survey has connected to all hosts, the connections to some hosts may run through hosts
+	// without ranks. An elastic job may start ranks on any host later.
 	if r.job.Placement.NeedsCPUs(r.job.Hosts) || r.epochs != nil && r.job.Elastic.Restarts > 0 {
 		for i := range r.job.Hosts {
 			needed = append(needed, i)
@@ -76,12 +88,12 @@ func (r *run) prepareHosts(hosts []placement.Host) (err error) {
 		r.others.byIndex[i] = h
 		r.hosts, r.others.hosts = append(r.hosts, h), append(r.others.hosts, h)
 	}
-	if len(r.others.hosts) > 0 {
-		r.local.hostName = hostname()
-	}
-	if r.epochs != nil {
-		return r.placeSlots(hosts)
-	}
+}
+
+// bindRoot binds the listener of rank 0, or lets the host of rank 0 bind it. If all ranks are on one
+// host, the listener is on loopback.
+func (r *run) bindRoot() (err error) {
+	alone := r.info.hosts() == 1
 	if h, elsewhere := r.hostOf(0).(*remoteHost); elsewhere {
 		h.first.Root, h.first.Alone, h.first.Ports = true, alone, r.rootPorts()
 		return nil
@@ -96,8 +108,9 @@ func (r *run) prepareHosts(hosts []placement.Host) (err error) {
 	return err
 }
 
-// newRemoteHost returns a host that is not connected to. Each connection has its own part of the job,
-// because processes of an earlier one may still be there.
+// newRemoteHost returns a host to which there is no connection yet. The processes of a connection
+// are found by a numbered name of the job, such as job.3. Each connection has its own number,
+// because processes of an earlier connection may still run on the host.
 func (r *run) newRemoteHost(name string) *remoteHost {
 	r.others.parts++
 	return &remoteHost{
@@ -106,9 +119,10 @@ func (r *run) newRemoteHost(name string) *remoteHost {
 	}
 }
 
-// ownAddress returns the name of this host, or, if the name is of no use to other hosts, the address
-// from which this host reaches one of them. /etc/hosts often gives a host's own name a loopback
-// address.
+// ownAddress returns the name of this host, if the name has addresses and none of them is loopback.
+// /etc/hosts often gives a host's own name a loopback address, which is of no use to other hosts.
+// Otherwise ownAddress returns the address from which this host reaches another host. If that
+// address is unknown, too, ownAddress returns the name.
 func (r *run) ownAddress() string { return addressFor(r.others.hosts) }
 
 // addressFor is ownAddress for the given hosts.
@@ -120,18 +134,17 @@ func addressFor(hosts []*remoteHost) string {
 	return cmp.Or(addressTowards(hosts), own)
 }
 
-// addressTowards returns the address from which this host reaches another host, or "". It uses the
-// first host whose name it can look up, because ssh's configuration may define names that nothing
-// else knows.
+// addressTowards returns the local address from which this host reaches the first of the hosts
+// whose name it can look up. It skips names that only ssh's configuration defines. If it can look
+// up no name, it returns "".
 func addressTowards(hosts []*remoteHost) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*lookupLimit)
 	defer cancel()
 	for _, h := range hosts {
-		// A UDP socket sends nothing when it is connected.
-		dialer := net.Dialer{Timeout: lookupLimit}
-		if c, err := dialer.DialContext(ctx, "udp", net.JoinHostPort(withoutUser(h.hostName), "9")); err == nil {
-			defer c.Close()
-			return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().String()
+		limited, end := context.WithTimeout(ctx, lookupLimit)
+		addr, err := route.To(limited, towards(h.hostName))
+		if end(); err == nil {
+			return addr.String()
 		}
 	}
 	return ""
@@ -159,7 +172,8 @@ func (r *run) nodes() []int {
 	return nodes
 }
 
-// onHost returns text that names the host, if the job has several.
+// onHost returns " on " and the name of the host. It returns "" if the host is unknown, or if it is
+// this host in a job without other hosts.
 func onHost(h host) string {
 	if h == nil || h.name() == "" {
 		return ""
@@ -173,7 +187,7 @@ func (r *run) connect() {
 	o.begin()
 	o.pending = len(o.hosts)
 	var names []string
-	hosts := slices.Clone(o.hosts) // others may come while the job runs
+	hosts := slices.Clone(o.hosts) // further hosts may be added while the job runs
 	for _, h := range hosts {
 		names = append(names, h.hostName)
 	}
@@ -194,7 +208,7 @@ func (r *run) connect() {
 	})
 }
 
-// begin makes what all connections share. It may be called again.
+// begin makes the context and the channel that all connections share, unless they exist.
 func (o *others) begin() {
 	if o.end == nil {
 		o.ctx, o.end = context.WithCancel(context.Background())
@@ -203,8 +217,8 @@ func (o *others) begin() {
 }
 
 // connectLater begins to connect to a host while the job runs, after a pause that grows with the
-// number of the host's failures. The host's answer is an event. A host of the same name is lost, and
-// is replaced.
+// number of the host's failures. The host's answer is an event. A host of the same name that the
+// job already has is lost, and the new one replaces it.
 func (r *run) connectLater(name string, failures int) {
 	o, h := &r.others, r.newRemoteHost(name)
 	h.failures = failures
@@ -283,13 +297,17 @@ func (r *run) survey(ctx context.Context) ([]placement.Host, error) {
 			r.others.surveyed[names[i]] = l
 		}
 	}
-	err := cmp.Or(errs...)
-	if err == nil {
-		return hosts, nil
+	if cmp.Or(errs...) != nil {
+		return nil, r.surveyFailed(ctx, names, errs)
 	}
-	for i := range errs {
-		if errs[i] != nil {
-			r.others.addLost(names[i], errs[i])
+	return hosts, nil
+}
+
+// surveyFailed notes which hosts are lost. It returns why no rank can start.
+func (r *run) surveyFailed(ctx context.Context, names []string, errs []error) *startError {
+	for i, err := range errs {
+		if err != nil {
+			r.others.addLost(names[i], err)
 		}
 	}
 	r.others.unreached = true
@@ -297,10 +315,10 @@ func (r *run) survey(ctx context.Context) ([]placement.Host, error) {
 	switch {
 	case ctx.Err() != nil:
 		code = 128 + int(syscall.SIGTERM)
-	case r.job.Timeout > 0 && r.now() >= r.job.Timeout:
+	case r.timedOut():
 		code = exitTimeout
 	}
-	return nil, &startError{code, "ranks on " + err.Error()}
+	return &startError{code, "ranks on " + cmp.Or(errs...).Error()}
 }
 
 // processorsOf asks a host for its processors.
@@ -368,7 +386,8 @@ func (r *run) fromHost(e hostEvent) {
 	}
 }
 
-// prepared starts the ranks once all hosts have answered. A host that comes later gets ranks at once.
+// prepared handles the answer to Prepare. The ranks start once all hosts of the start have
+// answered. A host that is added later gets ranks at once.
 func (r *run) prepared(h *remoteHost, p *remote.Prepared) {
 	h.prepared, h.cpus = p.Failed == "", p.CPUs
 	if r.others.pending == 0 {
@@ -389,7 +408,8 @@ func (r *run) prepared(h *remoteHost, p *remote.Prepared) {
 		switch {
 		case h.first.Alone:
 			name = p.Addresses[0]
-		// Only ssh's configuration knows the name. The other ranks use the address that ssh has used.
+		// Other hosts cannot look up the name, which only ssh's configuration may define. The other
+		// ranks use the address that ssh has used.
 		case !h.known && p.Reached != "":
 			name = p.Reached
 		}
@@ -398,8 +418,8 @@ func (r *run) prepared(h *remoteHost, p *remote.Prepared) {
 	r.hostAnswered()
 }
 
-// hostAnswered notes that a host of the start is ready, or is not waited for any more. With the last
-// one the ranks start.
+// hostAnswered notes that a host of the start is ready, or is not waited for any more. After the
+// last of these hosts, the ranks start.
 func (r *run) hostAnswered() {
 	r.others.pending--
 	r.showProgress()
@@ -426,8 +446,8 @@ func onLost(k *rank) bool {
 	return elsewhere && h.lost != nil
 }
 
-// omitLost removes the ranks of lost hosts before the first one starts. Their slots get processes when
-// the hosts can be reached, or move.
+// omitLost removes the ranks of lost hosts before the first rank starts. The slots of these ranks
+// get processes later, when the hosts can be reached or the slots have moved to other hosts.
 func (r *run) omitLost() {
 	if !slices.ContainsFunc(r.ranks, onLost) {
 		return
@@ -479,7 +499,8 @@ func (r *run) giveUpOverdue() {
 	}
 }
 
-// overdueAt returns the first time at which giveUpOverdue must be called, or never.
+// overdueAt returns the first time at which giveUpOverdue must be called, or the constant never if
+// no host owes an answer.
 func (o *others) overdueAt() time.Duration {
 	at := never
 	for _, h := range o.hosts {
@@ -488,25 +509,14 @@ func (o *others) overdueAt() time.Duration {
 	return at
 }
 
-// lost handles that another host cannot be reached, or cannot be reached any more. Its ranks have
-// failed then. Whether they still run is unknown. A host that hears nothing ends them by itself.
+// lost handles the loss of another host: it could not be reached, or its connection has ended. The
+// ranks of the host count as failed. Whether they still run is unknown: a host that receives
+// nothing from the launcher ends its ranks by itself.
 func (r *run) lost(h *remoteHost, err error) {
 	h.lost = err
 	r.others.addLost(h.hostName, err)
 	if r.others.pending > 0 {
-		// A host on the way is lost, too, and says why. It may have been omitted.
-		switch why := wayTo(err) == ""; {
-		case r.canOmit():
-			if why {
-				r.note("host %v; the job begins without it", err)
-			}
-			if !h.prepared { // else it has been counted
-				r.hostAnswered()
-			}
-		case r.startErr == nil && (why || r.epochs != nil):
-			r.others.unreached = true
-			r.startErr = &startError{exitNotRunning, "ranks on " + err.Error()}
-		}
+		r.lostAtStart(h, err)
 		return
 	}
 	r.note("host %v", err)
@@ -522,7 +532,26 @@ func (r *run) lost(h *remoteHost, err error) {
 	}
 }
 
-// addLost notes that a host is lost, unless it may be well and only a host on the way to it is lost.
+// lostAtStart handles a loss while some hosts have not answered, and so no rank runs. The job begins
+// without the host, or does not start. If the host was connected through another host, that other
+// host is lost, too, and its error has the reason. The other host may have been omitted.
+func (r *run) lostAtStart(h *remoteHost, err error) {
+	switch why := wayTo(err) == ""; {
+	case r.canOmit():
+		if why {
+			r.note("host %v; the job begins without it", err)
+		}
+		if !h.prepared { // a prepared host has been counted before
+			r.hostAnswered()
+		}
+	case r.startErr == nil && (why || r.epochs != nil):
+		r.others.unreached = true
+		r.startErr = &startError{exitNotRunning, "ranks on " + err.Error()}
+	}
+}
+
+// addLost notes that a host is lost. It does nothing if only the connection through another host
+// has ended, because the host itself may be well.
 func (o *others) addLost(name string, err error) {
 	if o.lost == nil {
 		o.lost = make(map[string]bool)
@@ -532,8 +561,8 @@ func (o *others) addLost(name string, err error) {
 	}
 }
 
-// wayTo returns the host that was on the way to a host, and whose loss is the only reason for the
-// error. It returns "" if the reason is another one.
+// wayTo returns the name of the host through which a lost host was connected, if err, the reason
+// for the loss, is that this connection has ended or was never made. Otherwise wayTo returns "".
 func wayTo(err error) string {
 	if through := new(remote.ThroughError); errors.As(err, &through) {
 		return through.Host
@@ -541,12 +570,13 @@ func wayTo(err error) string {
 	return ""
 }
 
-// pauseOthers tells the other hosts that this process is about to be silent. It handles what comes
-// from them meanwhile, because their answers may come after it.
+// pauseOthers tells the other hosts that this process is about to be silent. While it waits for
+// their answers, it handles their events, because these may come before the answers.
 func (r *run) pauseOthers() { r.onLinks((*remote.Link).Pause) }
 
-// resumeOthers ends pauseOthers. The hosts get time to answer, because this process may have been
-// stopped for long.
+// resumeOthers tells the other hosts that this process runs again. It gives them answerLimit to
+// answer the commands from before the pause, because their time may have passed while this process
+// was stopped.
 func (r *run) resumeOthers() {
 	r.onLinks((*remote.Link).Resume)
 	for _, h := range r.others.hosts {
@@ -554,7 +584,8 @@ func (r *run) resumeOthers() {
 	}
 }
 
-// onLinks calls f for all Links. It handles what comes from other hosts until all calls have returned.
+// onLinks calls f for all Links, concurrently. It handles the events of other hosts until all calls
+// have returned.
 func (r *run) onLinks(f func(*remote.Link)) {
 	var calls sync.WaitGroup
 	for _, h := range r.others.hosts {

@@ -18,9 +18,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// simultaneous is the time within which a rank usually learns of another rank's death. If two
+// noticeTime is the time within which a rank usually learns of another rank's death. If two
 // failures are seen at most this far apart, their order does not show which came first.
-const simultaneous = 100 * time.Millisecond
+const noticeTime = 100 * time.Millisecond
 
 // maxQuoteText bounds the bytes of one quotation in a verdict. maxReports bounds the number of
 // different errors that a verdict quotes.
@@ -116,15 +116,17 @@ func exitCode(status syscall.WaitStatus) int {
 // culprit returns the rank whose failure ended the job, or nil if no rank failed by itself. It
 // collects candidates and chooses one of them:
 //
-//  1. The rank that failed first is a candidate. Ranks that failed within the time simultaneous of
-//     it are candidates, too.
+//  1. The rank that failed first is a candidate. Ranks that failed at most noticeTime later are
+//     candidates, too.
 //  2. If a candidate reports a rank as lost, that rank is a candidate, however much later its end
 //     was seen. A rank's connections end before the kernel has ended its process. On a busy machine
 //     other ranks learn of the lost connections, and exit, long before that. Likewise, a host that
-//     another one has started may be seen to be lost before that other one.
-//  3. Candidates that died of a signal, or with their host, come first. Candidates that blame no
-//     other rank, or only a host on the way to theirs, come next. Candidates whose errors blame
-//     another rank come last.
+//     is connected through another host is lost with that other host, and may be seen to be lost
+//     first.
+//  3. Candidates that died of a signal come first, together with those whose host was lost.
+//     Candidates that failed by themselves come next, together with those whose host was lost only
+//     because it was connected through another host. Candidates whose errors another rank may have
+//     caused come last.
 //
 // For example, rank 2 is killed. Ranks 0 and 1 fail with "peer lost [rank 2]" and exit with 1. Only
 // then does the kernel report rank 2. By time alone, rank 0 would be the culprit. Its error names
@@ -140,7 +142,7 @@ func culprit(ranks []*rank) *rank {
 		return nil
 	}
 	slices.SortStableFunc(failed, func(a, b *rank) int { return cmp.Compare(a.endedAt, b.endedAt) })
-	end := failed[0].endedAt + simultaneous
+	end := failed[0].endedAt + noticeTime
 	candidates := failed[:0:0]
 	for _, k := range failed {
 		// The loop runs in the order of time, so each rank that a candidate blames is found after
@@ -153,8 +155,8 @@ func culprit(ranks []*rank) *rank {
 }
 
 // blameOrder returns the position of a candidate, the most likely culprit first: 0 if a signal
-// killed it, or its host was lost, 1 if it failed by itself, or a host on the way to its host was
-// lost, 2 if it may have failed because of another rank.
+// killed it, or its host was lost; 1 if it failed by itself, or its host was lost only because it
+// was connected through another host; 2 if it may have failed because of another rank.
 func (k *rank) blameOrder() int {
 	switch {
 	case wayTo(k.lost) != "":
@@ -170,8 +172,9 @@ func (k *rank) blameOrder() int {
 	return 1
 }
 
-// blames reports whether rank k ended with an error whose first lost rank is other, or was lost with
-// the host of other, which was on the way to its own host.
+// blames reports whether rank k failed because of rank other. This is so if k ended with an error
+// whose first lost rank is other, or if the host of k was lost because it was connected through the
+// host of other, which was lost, too.
 func (k *rank) blames(other *rank) bool {
 	if k.lost != nil {
 		return other.lost != nil && other.host.name() == wayTo(k.lost)
@@ -255,15 +258,15 @@ func (r *run) reportsOfOthers(culprit *rank) string {
 
 // leftEarly names the ranks that had exited with 0 before the culprit failed, if another rank may
 // have caused the culprit's error. These ranks are the likely cause, although exiting with 0 is no
-// failure. Their end may be seen after the culprit's, by at most the time simultaneous. The end of
-// a rank that the culprit reports as lost may be seen at any time.
+// failure. Their end may be seen after the culprit's, by at most noticeTime. The end of a rank that
+// the culprit reports as lost may be seen at any time.
 func leftEarly(ranks []*rank, culprit *rank) (parts []string) {
 	if culprit == nil || culprit.blameOrder() < 2 {
 		return nil
 	}
 	var early []int
 	for _, k := range ranks {
-		if k.ended && k.status == 0 && (k.endedAt <= culprit.endedAt+simultaneous || culprit.blames(k)) {
+		if k.ended && k.status == 0 && (k.endedAt <= culprit.endedAt+noticeTime || culprit.blames(k)) {
 			early = append(early, k.id)
 		}
 	}

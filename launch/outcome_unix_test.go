@@ -60,8 +60,8 @@ func TestCulpritIsTheFirstToFailOfItsOwnAccord(t *testing.T) {
 	}
 }
 
-// When a host on the way to others is lost, the verdict names it, although the others may be seen to
-// be lost before it.
+// Host n3 is connected through host n2, and host n2 through host n1. When n1 is lost, the verdict
+// must name n1, although the launcher has noticed the losses of n2 and n3 before that of n1.
 func TestVerdictNamesTheHostOnTheWay(t *testing.T) {
 	lostRank := func(host string, err error) *rank {
 		k := endedRank(statusUnknown, "")
@@ -108,13 +108,14 @@ func TestVerdictNamesTheRankAndQuotesTheOthers(t *testing.T) {
 	}
 }
 
-// Exiting with 0 is no failure, but it may be the reason why another rank has failed.
+// A rank that exits with 0 has not failed, but its end may be the reason why another rank has
+// failed.
 func TestVerdictNamesARankThatLeftEarly(t *testing.T) {
 	out := verdictOf(at(2*time.Second, endedRank(exitWith(1), lostTo2)), at(3*time.Second, endedRank(0, "")), at(1*time.Second, endedRank(0, "")))
 	if want := "rank 2 had exited with code 0 before"; out.Code != 1 || len(out.Verdict) != 2 || out.Verdict[1] != want {
 		t.Errorf("got %d %q, want 1 and %q", out.Code, out.Verdict, want)
 	}
-	out = verdictOf(at(2*time.Second, endedRank(exitWith(1), lostTo2)), at(3*time.Second, endedRank(0, "")), at(2*time.Second+simultaneous, endedRank(0, "")))
+	out = verdictOf(at(2*time.Second, endedRank(exitWith(1), lostTo2)), at(3*time.Second, endedRank(0, "")), at(2*time.Second+noticeTime, endedRank(0, "")))
 	if want := "rank 2 had exited with code 0 before"; out.Verdict[1] != want {
 		t.Errorf("seen a little later: got %q, want %q", out.Verdict[1], want)
 	}

@@ -39,8 +39,8 @@ type Output struct {
 	// prefix. "" means no file. Several ranks may have one file.
 	Stdout, Stderr string
 
-	// FilesOnly prints only those lines of a stream with a file that the file does not get, because
-	// it cannot be written.
+	// With FilesOnly, a stream that has a file is not printed, except for lines that cannot be
+	// written to the file.
 	FilesOnly bool
 }
 
@@ -242,7 +242,8 @@ func (r *lineCopier) flush(all bool) bool {
 	return ok
 }
 
-// write writes lines to the file and to dst, and reports whether one of them has got them.
+// write writes lines to the file and to dst, and reports whether at least one of the two writes has
+// succeeded. With fileOnly it writes to dst only what it could not write to the file.
 func (r *lineCopier) write(lines []byte) bool {
 	prefix := r.from.expand(r.prefix)
 	kept := r.file != nil && r.writeTo(r.file, prefix, lines)

@@ -82,8 +82,8 @@ type closedWriter struct{}
 
 func (closedWriter) Write([]byte) (int, error) { return 0, errors.New("nobody reads") }
 
-// If nobody reads the launcher's output any more, the rank must learn of it as it would without a
-// launcher: its next write must fail.
+// If nobody reads the launcher's output any more, the next write of the rank must fail, as it would
+// without a launcher.
 func TestCopierEndsWhenNobodyReads(t *testing.T) {
 	from, to, err := os.Pipe()
 	if err != nil {
@@ -186,7 +186,8 @@ func TestProgressIsErased(t *testing.T) {
 	}
 }
 
-// With nocopy a line is printed exactly if the file does not get it.
+// With nocopy, a line must be printed if it cannot be written to the file, and only then. A file
+// must go on getting lines after the screen can no longer be written.
 func TestLinesThatAFileLacksArePrinted(t *testing.T) {
 	var screen bytes.Buffer
 	var reported []error

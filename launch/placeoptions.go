@@ -21,7 +21,7 @@ type placer struct {
 	over    *placement.Overload // what the user says; nil: what the dialect says
 	hydra   bool                // an option or a host file is Hydra's
 	torch   bool                // torchrun's options say how many ranks each host has
-	perCore bool                // each host has one slot per core, whatever is said
+	perCore bool                // each host has one slot per core, whatever slots its entry gives
 	nodes   int                 // --nnodes; 0: all hosts
 	nolocal bool
 	rankBy  string // --rank-by is applied after --map-by

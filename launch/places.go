@@ -78,11 +78,11 @@ func isKnown(ctx context.Context, name string) bool {
 	return err == nil && !slices.ContainsFunc(addrs, netip.Addr.IsLoopback)
 }
 
-// withoutUser returns a host's name without the user's name there, which ssh allows before it.
+// withoutUser returns a host's name without the prefix "user@", which ssh allows.
 func withoutUser(name string) string { return name[strings.LastIndexByte(name, '@')+1:] }
 
-// lookedUp returns the name by which the ranks of other hosts look up rank 0 on a host, or "" if they
-// get an address.
+// lookedUp returns the name by which the ranks of other hosts look up rank 0 on a host, or "" if
+// those ranks get an address instead.
 func lookedUp(ctx context.Context, name string) string {
 	if isHere(name) {
 		name = hostname()

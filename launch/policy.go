@@ -27,7 +27,8 @@ const (
 	abandoned                // a process survives KILL, for example in a file system that hangs
 )
 
-// never is the deadline of a phase that only an event can end.
+// The constant never is the deadline of a phase that only an event can end, and stands for a time
+// that does not come.
 const never = time.Duration(1<<63 - 1)
 
 // A policy decides which signals the processes of a job get, and when. It is a pure state machine.
@@ -67,8 +68,8 @@ func newPolicy(ranks int, grace, timeout time.Duration) *policy {
 	return p
 }
 
-// remaining tells the policy that n ranks run or will be started. The launcher uses it where it
-// starts ranks while the job runs.
+// remaining tells the policy that n ranks run or will be started. The launcher calls it only in
+// jobs that start ranks while they run.
 func (p *policy) remaining(now time.Duration, n int) {
 	p.alive = n
 	if n == 0 && p.phase < draining {

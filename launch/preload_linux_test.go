@@ -40,8 +40,8 @@ func list(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// awaitEmpty waits until nothing is left in a directory. A guardian that removes the last entry is
-// no child of this process.
+// awaitEmpty waits until nothing is left in a directory. It polls the directory, because the
+// guardian that removes the last entry is no child of this process.
 func awaitEmpty(t *testing.T, dir string) {
 	t.Helper()
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
@@ -66,8 +66,8 @@ func awaitEmpty(t *testing.T, dir string) {
 	}
 }
 
-// where is a program that prints its rank, its own path, and for a program in the private directory
-// the mode of that directory and what is in it.
+// where is a program that prints its rank and its own path. If the program is in the private
+// directory, it also prints the mode and the content of that directory.
 const where = `case $0 in *tutti-*) d=${0%/*/*}; more=" $(stat -c %a "$d") $(ls "$d")";; esac; echo "$TUTTI_RANK $0$more"`
 
 // Each host gets the program once, although every rank has its own App, and a rank of this host runs
@@ -106,7 +106,7 @@ func TestProgramsAreSentToOtherHosts(t *testing.T) {
 	}
 }
 
-// Programs are told apart by their content, and not by their names.
+// Two programs that have the same name and different contents are both sent.
 func TestTwoProgramsOfOneNameAreSent(t *testing.T) {
 	dir := t.TempDir()
 	j := hostsJob{Hosts: []string{hostB, hostB}, Preload: true, TmpDir: dir}.job()
@@ -124,7 +124,8 @@ func TestTwoProgramsOfOneNameAreSent(t *testing.T) {
 	awaitEmpty(t, dir)
 }
 
-// Whatever is killed while ranks run, no file is left.
+// While ranks run, a process of the job is killed. The programs that the launcher has copied must
+// be removed, whichever process it is.
 func TestNoProgramIsLeftWhateverIsKilled(t *testing.T) {
 	for _, by := range []string{"ssh", "agent"} {
 		for _, victim := range []string{"launcher", "node", "parent of node", "rank"} {
@@ -151,7 +152,7 @@ func TestNoProgramIsLeftWhateverIsKilled(t *testing.T) {
 	}
 }
 
-// A program that is half there is removed, too.
+// If a transfer ends in the middle of a program, the part that the host has stored must be removed.
 func TestNoProgramIsLeftAfterHalfATransfer(t *testing.T) {
 	for _, end := range []string{"the node is killed", "the connection ends", "the launcher ends the job"} {
 		t.Run(end, func(t *testing.T) {
@@ -179,7 +180,8 @@ func TestNoProgramIsLeftAfterHalfATransfer(t *testing.T) {
 			defer l.Close()
 			const size = 64 << 20
 			l.Send(&remote.Command{Prepare: &remote.Prepare{Job: "job-of-half.1", Size: 1, Programs: []remote.Preload{{Name: "half", Size: size, Sum: make([]byte, sha256.Size)}}}})
-			// The connection holds less than this, so the node has stored some of it.
+			// The connection buffers less than 8 MiB, so the node has stored a part when Write
+			// returns.
 			if _, err := l.Stream(0, remote.Programs).Write(make([]byte, 8<<20)); err != nil {
 				t.Fatal(err)
 			}

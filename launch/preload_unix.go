@@ -143,8 +143,8 @@ func (d *preloadDir) program(number int, programs []remote.Preload) string {
 	return filepath.Join(d.path, strconv.Itoa(number-1), filepath.Base(string(programs[number-1].Name)))
 }
 
-// remove removes the directory after the last write to it. The connection has ended, and so has the
-// stream.
+// remove removes the directory after the last write to it. The connection to the launcher has
+// ended, and with it the stream of the programs, so no further write begins.
 func (d *preloadDir) remove() error {
 	d.work.Wait()
 	if d.path == "" {
@@ -153,7 +153,7 @@ func (d *preloadDir) remove() error {
 	return os.RemoveAll(d.path)
 }
 
-// answer sends the answer to Prepare, once all programs of the job are here.
+// answer sends the answer to Prepare, once all programs of the job are stored.
 func (n *node) answer(c *remote.Prepare, p *remote.Prepared) {
 	if len(c.Programs) == 0 || p.Failed != "" {
 		n.events.Send(&remote.Event{Prepared: p})
@@ -199,7 +199,8 @@ func (n *node) receivePrograms(base string) error {
 		return errors.New("the launcher has gone")
 	}
 	defer from.Close()
-	// The stream ends with the connection, but that may wait for other hosts.
+	// Serve closes the stream at the end of the connection, but may first wait for other hosts. So
+	// the stream is closed here at once.
 	stored := make(chan struct{})
 	defer close(stored)
 	go func() {
@@ -236,7 +237,7 @@ func storeProgram(path string, p *remote.Preload, from io.Reader) error {
 	}
 	// A process that is being forked may have the file open for writing until its exec. The kernel
 	// would refuse to run the file until then. The lock waits for such a fork, and after Close no
-	// other can have the file.
+	// later fork can inherit the file.
 	syscall.ForkLock.Lock()
 	err2 := f.Close()
 	syscall.ForkLock.Unlock()

@@ -48,8 +48,8 @@ func groupAlive(pgid int) bool {
 	return false
 }
 
-// signalGroup signals all members of a process group. It ignores the error, which means that there
-// are none.
+// signalGroup signals all members of a process group. It ignores the error, which means that the
+// group has no members.
 func signalGroup(pgid int, s syscall.Signal) { syscall.Kill(-pgid, s) }
 
 // membersOf returns the members of the process groups, and other processes with the name of the

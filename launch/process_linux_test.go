@@ -34,8 +34,8 @@ func TestProcessesFindsThisOne(t *testing.T) {
 	}
 }
 
-// The guardian knows only the lines in the pipe. No line may make it signal its own process group,
-// or every process.
+// The guardian acts only on the lines that it reads from the pipe. No line may make it signal its
+// own process group, or every process.
 func TestGuardianFollowsThePipe(t *testing.T) {
 	left := remains{groups: map[int]bool{7: true, 8: true}}
 	bye := left.watchPipe(strings.NewReader("+12\n+13\n-12\n-8\n+0\n+1\n-1\n+-1\nnonsense\n/tmp/a b\n\n14\n"))

@@ -26,7 +26,8 @@ type jobInfo struct {
 	timeline string // an absolute path; "" if there is no timeline
 }
 
-// place returns where a rank runs. Of a rank that has come later it knows nothing.
+// place returns where a rank runs. For a rank that was started later, it returns the place of a
+// rank on a single host.
 func (w *jobInfo) place(rank int) placement.Assignment {
 	if rank < len(w.places) {
 		return w.places[rank]
@@ -109,7 +110,7 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	if rank == 0 && !w.store {
 		env = append(env, vars.ListenFD+"="+strconv.Itoa(listenFD))
 	}
-	// Ranks of an elastic job may move to a host that has none at the start.
+	// Ranks of an elastic job may move to a host that has no ranks at the start.
 	if j.Interface != "" && (w.hosts() > 1 || j.Elastic != nil && (j.Elastic.Discovery != "" || len(j.Hosts) > 1)) {
 		env = append(env, vars.Interface+"="+j.Interface)
 	}
@@ -142,12 +143,12 @@ func foreignEnv(rank int, w *jobInfo) (env []string) {
 		value int
 		names []string
 	}{
-		{rank, []string{"OMPI_COMM_WORLD_RANK", "PMI_RANK", vars.TorchRank, "ROLE_RANK", "HOROVOD_RANK"}},
-		{w.size, []string{"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", vars.TorchSize, "ROLE_WORLD_SIZE", "HOROVOD_SIZE"}},
+		{rank, []string{vars.OpenMPIRank, "PMI_RANK", vars.TorchRank, "ROLE_RANK", "HOROVOD_RANK"}},
+		{w.size, []string{vars.OpenMPISize, "PMI_SIZE", vars.TorchSize, "ROLE_WORLD_SIZE", "HOROVOD_SIZE"}},
 		{place.Local, []string{
-			"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_NODE_RANK", "MPI_LOCALRANKID", vars.TorchLocalRank, "HOROVOD_LOCAL_RANK",
+			vars.OpenMPILocalRank, "OMPI_COMM_WORLD_NODE_RANK", "MPI_LOCALRANKID", vars.TorchLocalRank, "HOROVOD_LOCAL_RANK",
 		}},
-		{place.LocalSize, []string{"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", vars.TorchLocalSize, "HOROVOD_LOCAL_SIZE"}},
+		{place.LocalSize, []string{vars.OpenMPILocalSize, "MPI_LOCALNRANKS", vars.TorchLocalSize, "HOROVOD_LOCAL_SIZE"}},
 		{place.Cross, []string{"HOROVOD_CROSS_RANK"}},
 		{place.CrossSize, []string{"HOROVOD_CROSS_SIZE"}},
 		{place.Node, []string{"GROUP_RANK"}},

@@ -14,7 +14,7 @@ import (
 func TestRanksGetOneIdentityAndItIsThisJobs(t *testing.T) {
 	base := baseEnv([]string{
 		"HOME=/h", "TUTTI_RANK=9", "TUTTI_SECRET_FILE=/s", "TUTTI_TIMEOUT=3s", "RANK=4", "WORLD_SIZE=9", "OMPI_COMM_WORLD_RANK=3",
-		"PMI_FD=7", "PMIX_RANK=1", "SLURM_PROCID=1", "SLURM_JOB_ID=5", "TF_CONFIG={}", "A=old",
+		"PMI_FD=7", "PMIX_RANK=1", "SLURM_PROCID=1", "SLURM_JOB_ID=5", "TF_CONFIG={}", "DMLC_ROLE=scheduler", "A=old",
 	})
 	if want := []string{"HOME=/h", "TUTTI_TIMEOUT=3s", "SLURM_JOB_ID=5", "A=old"}; !slices.Equal(base, want) {
 		t.Errorf("ranks inherit %q, want %q", base, want)
@@ -61,7 +61,7 @@ func TestOnlyRanksOfSeveralHostsSelectInterfaces(t *testing.T) {
 			t.Errorf("with %d hosts: got TUTTI_INTERFACE=%q, want %q", w.hosts(), got, want)
 		}
 	}
-	// Ranks may come to a host that has none.
+	// The job may later put ranks on a host that has none now.
 	hosts := []placement.Host{{Name: "a", Slots: 2}, {Name: "b", Slots: 2}}
 	env := rankEnv(nil, &Job{Interface: "=eth1", Hosts: hosts, Elastic: &Elastic{Restarts: 1}}, &App{}, one, 1)
 	if got, _ := lookup(env, "TUTTI_INTERFACE"); got != "=eth1" {
@@ -82,13 +82,15 @@ func TestRanksGetTheNamesOfOtherLaunchers(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
 	}
-	// If tuttirun runs within such a rank, its own ranks must not inherit any of these.
+	// If tuttirun runs within a rank, the ranks of the inner tuttirun must not inherit any of these
+	// variables.
 	for _, e := range foreignEnv(2, &jobInfo{size: 4}) {
 		if got := baseEnv([]string{e}); len(got) > 0 {
 			t.Errorf("ranks of an inner tuttirun inherit %q, want nothing", got)
 		}
 	}
-	// The ranks of a job may change, and then these variables would be wrong.
+	// In a job with a store, the ranks may change, and then the variables of other launchers would
+	// be wrong.
 	for _, e := range rankEnv(nil, &Job{}, &App{}, jobInfo{size: 4, store: true}, 2) {
 		if !strings.HasPrefix(e, "TUTTI_") {
 			t.Errorf("ranks that may change get %q, want only variables of this module", e)

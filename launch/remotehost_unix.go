@@ -14,15 +14,17 @@ import (
 )
 
 // connectLimit bounds the time until a host has answered. answerLimit bounds the time of each later
-// answer, to Prepare and Start. A host whose file system hangs still sends heartbeats.
+// answer, to Prepare and Start. Heartbeats do not replace this bound: a host whose file system
+// hangs still sends them.
 const (
 	connectLimit = 2 * time.Minute
 	answerLimit  = 2 * time.Minute
 )
 
-// lostLimit is longer than the time until a host that does not answer any more is lost: up to 10 s of
-// silence, and up to 4 s for the end of its ssh. Only a host that is not lost has processes that
-// survive KILL.
+// lostLimit is longer than the time until a host that does not answer any more is lost: up to 10 s
+// of silence, and up to 4 s for the end of its ssh. A job on several hosts waits this long after
+// KILL. So a process that is left after lostLimit has survived KILL, and does not belong to a host
+// that is about to be lost.
 const lostLimit = 16 * time.Second
 
 // A remoteHost is another host. Its methods send commands to tuttirun remote there. The events that
@@ -37,7 +39,7 @@ type remoteHost struct {
 	prepared bool           // the host has answered Prepare, and can run ranks
 	cpus     []cpu.Thread   // its processors, once it has answered Prepare
 	failures int            // how often the connection to the host was lost before
-	own      string         // the address of this host for it, if the job did not begin with it; set before its first event
+	own      string         // the address at which it reaches the launcher, if it was added while the job ran; set before its first event
 
 	streams []remote.StreamID // of the process that is about to start
 	starts  int               // the number of Start commands so far
@@ -61,7 +63,8 @@ func (h *remoteHost) answered(now time.Duration) {
 	h.asked, h.until = max(h.asked-1, 0), now+answerLimit
 }
 
-// overdueAt returns when the host is lost if it does not answer, or never.
+// overdueAt returns the time at which the host is lost if it does not answer, or the constant never
+// if the host owes no answer or is lost already.
 func (h *remoteHost) overdueAt() time.Duration {
 	if h.asked == 0 || h.lost != nil {
 		return never
@@ -105,7 +108,8 @@ func (h *remoteHost) serve(ctx context.Context, link *remote.Link, err error, ev
 	}
 }
 
-// send sends a command. An error means that the Link has ended, which is an event.
+// send sends a command. It ignores the error of a Link that has ended, because that end is an
+// event.
 func (h *remoteHost) send(c *remote.Command) {
 	if h.lost == nil && h.link != nil {
 		h.link.Send(c)
@@ -124,7 +128,8 @@ func (h *remoteHost) open(process, id int) (stream, error) {
 	return conn, nil
 }
 
-// streamOf returns the name of a stream with a number as in localHost.
+// streamOf returns the StreamID of the stream that localHost identifies by this file descriptor. It
+// is the inverse of descriptor.
 func streamOf(id int) remote.StreamID {
 	switch id {
 	case pmiFD:
@@ -174,8 +179,8 @@ func (h *remoteHost) start(s *spec) (int, *startError) {
 	return 0, nil
 }
 
-// left describes what the host has reported last. Until it has reported, its processes have no
-// names.
+// left describes the processes that the host has reported last. Before the first report, it returns
+// one empty name, which stands for all processes that may be left.
 func (h *remoteHost) left() (names []string) {
 	switch {
 	case h.lost != nil || h.starts == h.empty:

@@ -44,8 +44,8 @@ func Run(ctx context.Context, j *Job) Outcome {
 	}
 }
 
-// withoutLost returns the job on the hosts that have not been lost. It fails if their slots are too
-// few.
+// withoutLost returns the job on the hosts that have not been lost. It fails if these hosts have
+// too few slots.
 func (r *run) withoutLost() (*Job, error) {
 	left := func(hosts []placement.Host) []placement.Host {
 		return slices.DeleteFunc(slices.Clone(hosts), func(h placement.Host) bool { return r.others.lost[h.Name] })
@@ -56,19 +56,20 @@ func (r *run) withoutLost() (*Job, error) {
 		j.Apps[i].Hosts = left(j.Apps[i].Hosts)
 	}
 	if j.Placement.NeedsCPUs(j.Hosts) {
-		return &j, nil // the next start finds out
+		return &j, nil // the survey of the next start finds out whether the slots suffice
 	}
 	_, _, err := j.assign(j.Apps, j.Hosts)
 	return &j, err
 }
 
-// mayRestart reports whether another start of the job may succeed where this one has failed. It
+// mayRestart reports whether another start of the job may succeed where this start has failed. It
 // returns false if a program cannot be executed or has refused its command line, if the time of the
-// job is over, if the user has asked for the end, and if a process of this start is left. A host that
-// cannot be reached in the first start is likely a mistake of the user. In a later start it is lost.
+// job is over, if the user has asked for the end, and if a process of this start is left. It also
+// returns false if a host cannot be reached in the first start, which is likely a mistake of the
+// user. In a later start such a host counts as lost, and the next start omits it.
 func (r *run) mayRestart(ctx context.Context, out *Outcome) bool {
 	switch {
-	case r.endSignal != 0, ctx.Err() != nil, r.job.Timeout > 0 && r.now() >= r.job.Timeout:
+	case r.endSignal != 0, ctx.Err() != nil, r.timedOut():
 		return false
 	case out.Broken:
 		return r.others.unreached && r.info.incarnation > 0

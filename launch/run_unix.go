@@ -140,9 +140,7 @@ func (r *run) finishTimeline(out *Outcome) {
 	elsewhere := func(id int) bool { return r.ranks[id].host != r.local }
 	notes, err := mergeTimeline(r.info.timeline, r.info.size, endedWell, elsewhere)
 	for _, note := range notes {
-		if !r.job.Quiet {
-			r.err.logf("%s", note)
-		}
+		r.note("%s", note)
 	}
 	if err != nil {
 		out.Verdict = append(out.Verdict, err.Error())
@@ -162,6 +160,23 @@ func startFailed(err error) Outcome {
 
 // now returns the time since the first start of the job, as policy and membership use it.
 func (r *run) now() time.Duration { return time.Since(r.startedAt) }
+
+// timedOut reports whether the time of the job is over.
+func (r *run) timedOut() bool { return r.job.Timeout > 0 && r.now() >= r.job.Timeout }
+
+// note prints a line of the launcher, unless the user wants none.
+func (r *run) note(format string, args ...any) {
+	if !r.job.Quiet {
+		r.err.logf(format, args...)
+	}
+}
+
+// detail prints a line of the launcher if the user wants all of them.
+func (r *run) detail(format string, args ...any) {
+	if r.job.Verbose {
+		r.err.logf(format, args...)
+	}
+}
 
 // prepare finds all programs before any rank starts, and makes the information that all ranks
 // share. If it fails, it has started no process and left no file open.
@@ -276,7 +291,7 @@ func (r *run) rootPorts() string {
 }
 
 // listenInRange binds the first free port of a range on all interfaces, or any port if ports is "".
-// The ranks report a range that they cannot parse.
+// It ignores what it cannot parse, because the ranks report a wrong range.
 func listenInRange(config *net.ListenConfig, ports string) (l net.Listener, err error) {
 	low, high, _ := strings.Cut(ports, "-")
 	first, _ := strconv.ParseUint(low, 10, 16)
@@ -290,9 +305,9 @@ func listenInRange(config *net.ListenConfig, ports string) (l net.Listener, err 
 	return nil, fmt.Errorf("%s: the ports %s are used up: %w; end what listens there, or give more ports", vars.Listen, ports, err)
 }
 
-// listen binds the job's address: on loopback if all ranks are alone on one host, and else on all
-// interfaces, within a range of ports if there is one. On loopback it uses IPv6 if there is no IPv4.
-// It returns the listener as a file for rank 0 to inherit.
+// listen binds the job's address. If alone is set, all ranks are on one host, and the address is on
+// loopback. Otherwise it is on all interfaces, in the range of ports if that is not "". On loopback
+// it uses IPv6 if there is no IPv4. It returns the listener as a file for rank 0 to inherit.
 func listen(alone bool, ports string) (*os.File, netip.AddrPort, error) {
 	var config net.ListenConfig
 	config.SetMultipathTCP(false) // the links between ranks are plain TCP
@@ -327,7 +342,8 @@ func (r *run) notifySignals() {
 	}
 }
 
-// cleanUp undoes notifySignals and stops all helpers.
+// cleanUp undoes notifySignals, stops the starter, the guardian and the copying of stdin, and
+// closes all connections.
 func (r *run) cleanUp() {
 	signal.Stop(r.signals)
 	if r.input != nil {
@@ -375,8 +391,8 @@ func (r *run) loop(ctx context.Context) {
 		case <-broken:
 			broken = nil
 			r.policy.rankAbsent(r.now())
-			// A connection ends before its process. If the rank is ending, its exit status says
-			// why.
+			// The connection to the server of PMI ends before the process of its rank. A rank that
+			// is ending gets the time killAfter to do so, because its exit status says why.
 			r.policy.deadline = max(r.policy.deadline, r.now()+killAfter)
 			if r.pmi.Failure().Aborted {
 				r.signalAll(r.policy.end(r.now()))
@@ -463,14 +479,15 @@ func (r *run) exited(e exit) {
 	r.epochs.exited(k, r.now())
 }
 
-// deadlinePassed handles the end of a phase's time. It reports the children that it signals.
+// deadlinePassed handles the end of a phase's time. After the phase draining, it reports the
+// processes that ranks have left behind.
 func (r *run) deadlinePassed(now time.Duration) {
 	phase := r.policy.phase
 	// The processes are listed first, because they may be gone after the signal.
 	left := slices.DeleteFunc(r.left(), func(name string) bool { return name == "" })
 	r.signalAll(r.policy.deadlinePassed(now))
-	if phase == draining && len(left) > 0 && !r.job.Quiet {
-		r.err.logf("ended %s that ranks had left behind", describe(left))
+	if phase == draining && len(left) > 0 {
+		r.note("ended %s that ranks had left behind", describe(left))
 	}
 }
 
@@ -538,12 +555,13 @@ func describe(left []string) string {
 }
 
 // drain waits until the copiers have finished, and the server of PMI has seen what ranks have sent.
-// The copiers end when the last process has closed its end of a pipe. After killAfter drain finishes
-// the pipes and closes the connections, because a process may have survived, or have left the job.
-// Other hosts do the same, and so end their streams, except where a process has survived. Output may
-// arrive long after the end of its rank, if the network or the reader of this process's output is
-// slow. A stream of which nothing arrives for farLimit seconds is given up. A signal also ends the
-// wait.
+// The copiers end when the last process has closed its end of a pipe. After the time killAfter,
+// drain finishes the pipes and closes the connections of PMI, because a process that has survived,
+// or has left the job, may still hold them open. Other hosts finish their pipes in the same way,
+// and so end their streams. If a process has survived KILL, its host may not finish the pipes, and
+// drain closes the streams itself. Output may arrive long after the end of its rank, if the network
+// or the reader of this process's output is slow. drain closes a stream of another host on which
+// nothing arrives for farLimit seconds. A signal also ends the wait.
 func (r *run) drain() {
 	done := make(chan struct{})
 	go func() {
@@ -551,8 +569,8 @@ func (r *run) drain() {
 		r.copiers.Wait()
 	}()
 	// A process that has left the job may still hold a rank's connection to the server. On Linux
-	// the server still reads what the rank has sent. Other systems discard that, so drain waits
-	// there.
+	// the server still reads what the rank has sent. On other systems CloseRead would discard this,
+	// so drain waits for the process.
 	if runtime.GOOS == "linux" {
 		r.pmi.CloseRead()
 	}
@@ -586,14 +604,7 @@ func (r *run) drain() {
 
 // giveUpStuck closes the streams of other hosts that do not end.
 func (r *run) giveUpStuck() {
-	stuck := make(map[string]bool)
-	for _, p := range r.pipes {
-		if t, far := p.(*farTail); far && t.isStuck() {
-			t.Close()
-			stuck[t.host.hostName] = true
-		}
-	}
-	for host := range stuck {
+	for host := range r.hostsWith((*farTail).giveUp) {
 		r.note("host %s has not ended the output of its ranks within %v, and what is missing is lost", host, farLimit*farInterval)
 	}
 }
@@ -601,13 +612,19 @@ func (r *run) giveUpStuck() {
 // noteCut names the hosts that have been lost since the end of the ranks, and whose output is
 // incomplete. Nothing else reports their loss, because no rank runs any more.
 func (r *run) noteCut() {
-	cut := make(map[string]bool)
-	for _, p := range r.pipes {
-		if t, far := p.(*farTail); far && t.cut.Load() && t.host.lost == nil {
-			cut[t.host.hostName] = true
-		}
-	}
-	for host := range cut {
+	for host := range r.hostsWith((*farTail).isCut) {
 		r.note("host %s: the connection has ended before the output of its ranks, and what is missing is lost", host)
 	}
+}
+
+// hostsWith calls f for each stream of another host, and returns the names of the hosts for which f
+// has returned true.
+func (r *run) hostsWith(f func(*farTail) bool) map[string]bool {
+	names := make(map[string]bool)
+	for _, p := range r.pipes {
+		if t, far := p.(*farTail); far && f(t) {
+			names[t.host.hostName] = true
+		}
+	}
+	return names
 }

@@ -47,7 +47,7 @@ func (s *starter) do(f func()) {
 func (s *starter) stop() { close(s.work) }
 
 // startAll starts the guardian and then the ranks, rank 0 first. If a rank cannot be started,
-// startAll stops there, and ends the ranks that run.
+// startAll starts no further rank, and ends the ranks that run.
 func (r *run) startAll() {
 	r.local.begin(r.job.Guardian, func(err error) { r.note("%s", noGuardian(err)) })
 	for i, k := range r.ranks {
@@ -125,9 +125,7 @@ func (r *run) bindSlot(k *rank) []int {
 // started notes that a rank runs.
 func (r *run) started(k *rank, pid int) {
 	k.pid, k.starting = pid, false
-	if r.job.Verbose {
-		r.err.logf("rank %s is process %d%s, %s", k.label(), k.pid, onHost(k.host), k.program)
-	}
+	r.detail("rank %s is process %d%s, %s", k.label(), k.pid, onHost(k.host), k.program)
 }
 
 // complete opens the streams of a rank, and makes its credentials. If complete fails, the host
@@ -182,8 +180,8 @@ func (r *run) copyOutput(k *rank, fd int) error {
 }
 
 // connectInput makes the launcher's own standard input the standard input of one rank: the first
-// process in the slot StdinRank in the first start of the job. All others have none. A terminal, and
-// the input of a rank on another host, is copied.
+// process in the slot StdinRank in the first start of the job. All other ranks have no standard
+// input. A terminal, and the input of a rank on another host, is copied.
 func (r *run) connectInput(k *rank) error {
 	in := r.job.Stdin
 	if k.slot != r.job.StdinRank || k.restart > 0 || r.info.incarnation > 0 || in == nil {

@@ -16,7 +16,7 @@ import (
 const tailLimit = 1 << 20
 
 // A tail is the read end of a pipe. After finish it returns what the pipe holds, and then io.EOF,
-// although a process still holds the write end. How fast the reader is makes no difference.
+// although a process still holds the write end. A slow reader gets all of these bytes, too.
 type tail struct {
 	*os.File
 	finished atomic.Bool
@@ -64,17 +64,17 @@ const (
 	farInterval = time.Second
 )
 
-// A farTail is the output of a process on another host. How fast its reader is makes no difference to
-// isStuck.
+// A farTail is the output of a process on another host. The time between two calls of Read does not
+// count for giveUp, so its reader may be slow.
 type farTail struct {
 	net.Conn
 	host  *remoteHost
 	ended func() bool  // reports whether the connection to the host has ended
 	cut   atomic.Bool  // the stream has ended with the connection; set before Read returns io.EOF
-	quiet atomic.Int32 // how many calls of isStuck the Read in progress has outlasted; noRead if none is
+	quiet atomic.Int32 // calls of giveUp that the Read in progress has outlasted; see noRead
 }
 
-// noRead is far below the number of calls of isStuck.
+// noRead is the value of quiet after a Read. Calls of giveUp raise it, but never to farLimit.
 const noRead = -1 << 30
 
 // Read implements io.Reader. Only one goroutine calls it.
@@ -88,6 +88,16 @@ func (t *farTail) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// isStuck reports, once for each Read, that the Read has outlasted farLimit calls of isStuck. Counting
-// calls excludes the time in which this process is stopped.
-func (t *farTail) isStuck() bool { return t.quiet.Add(1) == farLimit }
+// giveUp closes the stream when a Read has outlasted farLimit calls of giveUp, and reports whether it
+// has done so. Counting calls excludes the time in which this process is stopped.
+func (t *farTail) giveUp() bool {
+	stuck := t.quiet.Add(1) == farLimit
+	if stuck {
+		t.Close()
+	}
+	return stuck
+}
+
+// isCut reports whether the stream has ended with the connection, and the loss of the host has not
+// been reported. The job's goroutine calls it.
+func (t *farTail) isCut() bool { return t.cut.Load() && t.host.lost == nil }

@@ -16,7 +16,7 @@ import (
 	"github.com/tutti-go/tutti/launch/internal/remote"
 )
 
-// A reader that comes at the moment of finish still gets all that the pipe holds.
+// A reader that begins at the same moment as finish still gets all that the pipe holds.
 func TestATailIsReadWhileItIsFinished(t *testing.T) {
 	const size = 64
 	for range 2000 {
@@ -83,7 +83,8 @@ func drainFar(out io.Writer, far net.Conn, ended func() bool) (passed time.Durat
 // connected is for a connection that does not end.
 func connected() bool { return false }
 
-// A host that is lost when its ranks have ended, but not their output, is named.
+// A host is lost after its ranks have ended, but before the end of their output has arrived. The
+// log must name the host.
 func TestDrainNamesAHostWhoseOutputIsCut(t *testing.T) {
 	ours, theirs := net.Pipe()
 	go serveNode(theirs, "", nil)

@@ -66,7 +66,8 @@ func (p *timelineParts) missing() []int {
 //	               written
 //	absent         note: no coordinator      the same note
 //
-// If the rank ran on another host, the note for an absent part says that the part may be there.
+// If the rank ran on another host, the note for an absent part says that the part may be on that
+// host.
 func mergeTimeline(file string, ranks int, endedWell, elsewhere func(rank int) bool) (notes []string, err error) {
 	p := findParts(file, ranks)
 	unseen := slices.DeleteFunc(slices.Clone(p.absent), func(r int) bool { return !elsewhere(r) })

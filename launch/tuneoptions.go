@@ -32,7 +32,7 @@ func constant(variable, value string) func(*parser, []string) error {
 // isText accepts any value except the empty one.
 func isText(s string) (string, error) {
 	if s == "" {
-		return "", errors.New("got no value, want one")
+		return "", errors.New("got an empty value, want a non-empty one")
 	}
 	return s, nil
 }

@@ -42,7 +42,8 @@ func TestMain(m *testing.M) {
 		rankThatMeets()
 	}
 	// Under nohup this process ignores HUP, and in the background of a script INT and QUIT. Its
-	// children would inherit that. They do not inherit a handler.
+	// children would ignore these signals, too. A handler prevents this, because children do not
+	// inherit handlers.
 	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
 		if signal.Ignored(s) {
 			signal.Notify(make(chan os.Signal, 1), s)

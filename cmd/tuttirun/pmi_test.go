@@ -76,7 +76,7 @@ func TestAnExitStatusPrecedesTheEndOfPMI(t *testing.T) {
 	}
 }
 
-// The launcher ends the other ranks after a failure. What they do then is not the cause.
+// The launcher ends the other ranks after a failure. What the other ranks do then is not the cause.
 func TestAnExitStatusPrecedesAnAbortThatFollowsIt(t *testing.T) {
 	t.Parallel()
 	j := start(t, "-np", "2", "--grace", "0", "sh", "-c", pmi+`[ $PMI_RANK = 1 ] || { cat; exit 5; }

@@ -12,7 +12,7 @@ import (
 // The progress of the hosts' start must be erased before any other output, also if the start fails.
 func TestProgressOfHostsIsErasedFromTheTerminal(t *testing.T) {
 	t.Parallel()
-	// In place of ssh, this runs the command on this machine.
+	// The script takes the place of ssh, and runs the command on this machine.
 	const here = "#!/bin/sh\n" + testLauncher + `=1 exec sh -c "$2"`
 	for agent, want := range map[string]string{
 		here:                  "err\r\nerr\r\n",

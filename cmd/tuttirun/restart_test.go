@@ -64,7 +64,8 @@ func TestAJobIsStartedAgainOnlyIfThatMayHelp(t *testing.T) {
 	}
 }
 
-// A rank that handles the signal by exiting with a failure has not failed.
+// A job that a signal to the launcher ends is not started again, even if a rank handles the signal
+// by exiting with a failure.
 func TestASignalToTheLauncherEndsAJobThatMayBeRestarted(t *testing.T) {
 	t.Parallel()
 	j := start(t, "-np", "1", "--restart", "9", "sh", "-c", "trap 'exit 7' TERM; echo up; while :; do sleep 0.05; done")
@@ -78,7 +79,7 @@ func TestASignalToTheLauncherEndsAJobThatMayBeRestarted(t *testing.T) {
 	}
 }
 
-// No start overwrites the output of another, and only the first has the input.
+// No start overwrites the output of another start, and only the first start has the input.
 func TestEachStartHasItsOwnOutput(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

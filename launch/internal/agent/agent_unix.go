@@ -72,7 +72,7 @@ type Agent struct {
 type pendingConn struct {
 	net.Conn
 	source    netip.Prefix
-	safeUntil time.Time
+	safeUntil time.Time // the connection is not evicted before this time
 }
 
 // New returns an Agent that accepts launchers by the configuration of TLS, and runs the program
@@ -181,8 +181,9 @@ func (a *Agent) reserve(nc net.Conn) *pendingConn {
 }
 
 // tryReserve gives a connection a slot if one is free. Otherwise it returns the connection to
-// evict, and the time for which that connection is still safe. If it is safe, and the source of nc
-// has a slot already, the error is errShare. After Drain, all results are zero.
+// evict as victim, and how long victim is still protected from eviction. If victim is still
+// protected, and the source of nc has a slot already, the error is errShare. After Drain, all
+// results are zero.
 func (a *Agent) tryReserve(nc net.Conn) (p, victim *pendingConn, wait time.Duration, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -309,15 +310,15 @@ func (a *Agent) begin(conn *tls.Conn, verb string) (*job, error) {
 	args, ok := a.verbs[verb]
 	switch {
 	case !ok:
-		return nil, fmt.Errorf("got the verb %.20q, which this version does not know", verb)
+		return nil, fmt.Errorf("the agent does not know verb %.20q; run the same version of tuttirun on both hosts", verb)
 	case a.isDraining():
-		return nil, errors.New("it accepts no more jobs, because it has been asked to end")
+		return nil, errors.New("the agent accepts no more jobs, because it has been asked to end")
 	case len(a.jobs) >= a.maxJobs:
-		return nil, fmt.Errorf("it runs %d jobs, as many as its --max-jobs allows", a.maxJobs)
+		return nil, fmt.Errorf("the agent runs %d jobs, as many as its --max-jobs allows", a.maxJobs)
 	}
 	j := &job{agent: a, conn: conn, begun: time.Now()}
 	if err := j.start(args); err != nil {
-		return nil, fmt.Errorf("it cannot start a process: %w", err)
+		return nil, fmt.Errorf("the agent cannot start a process: %w", err)
 	}
 	j.log = a.log.With("process", j.cmd.Process.Pid)
 	j.log.Info("a job begins", "verb", verb, "name", nameOf(conn), "from", conn.RemoteAddr())

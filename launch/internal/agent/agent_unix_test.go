@@ -27,8 +27,8 @@ import (
 // limit is far above what a busy machine needs for one step of a test.
 const limit = 2 * time.Minute
 
-// aliveFile names the FIFO that processes of the tests hold open. Its reader sees its end when the
-// last of them has ended.
+// aliveFile names the FIFO that processes of the tests hold open. A reader of the FIFO gets its end
+// when the last of these processes has ended.
 const aliveFile = "TUTTI_TEST_ALIVE"
 
 // TestMain also is the program that agents start, and the program tuttirun agent.
@@ -60,7 +60,8 @@ func TestMain(m *testing.M) {
 // program is this program, even for a user who cannot read its directory.
 const program = "/proc/self/exe"
 
-// hold opens the FIFO, if there is one, until the end of the process.
+// hold opens the FIFO, if the variable aliveFile names one, and keeps it open until the process
+// ends.
 func hold() *os.File {
 	path := os.Getenv(aliveFile)
 	if path == "" {
@@ -94,7 +95,7 @@ func stubborn() int {
 }
 
 // alive makes the FIFO, and returns a function that waits until no process of the test holds it. At
-// least one process must have opened it by then.
+// least one process must have opened the FIFO when the function is called.
 func alive(t *testing.T) (wait func()) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "alive")
@@ -102,7 +103,8 @@ func alive(t *testing.T) (wait func()) {
 		t.Fatal(err)
 	}
 	t.Setenv(aliveFile, path)
-	// With a writer of its own, the test neither waits for a process here nor sees an end too early.
+	// The test opens the FIFO for writing, too, so that it neither waits here for a process nor
+	// reads an end before a process has opened the FIFO.
 	fifo, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -369,7 +371,7 @@ func TestAnAgentRefusesMoreJobsThanItMayRun(t *testing.T) {
 	a := serve(t, c, func(s *Agent) { s.maxJobs = 1 })
 	d := a.dialer(t, c)
 	conn, _ := begin(t, d, "remote")
-	for verb, want := range map[string]string{"remote": "it runs 1 jobs, as many as its --max-jobs allows", "sh": `got the verb "sh"`} {
+	for verb, want := range map[string]string{"remote": "the agent runs 1 jobs, as many as its --max-jobs allows", "sh": `the agent does not know verb "sh"`} {
 		if _, err := d.Start(t.Context(), "127.0.0.1", verb); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q in the error", verb, err, want)
 		}
@@ -498,7 +500,7 @@ func TestTwoUsersAgentsOnOneHostAreSeparate(t *testing.T) {
 		}
 	}
 	for i, uid := range users {
-		// The launchers are this process, which has each secret in a file of its own user.
+		// This process runs both launchers, so its user has a copy of each secret in a file.
 		mine := Keys{Secret: secretIn(t, secretOf(uid))}
 		others := Keys{Secret: secretIn(t, secretOf(users[1-i]))}
 		if _, line := begin(t, dialerTo(t, mine, addrs[i]), "remote"); !strings.HasPrefix(line, fmt.Sprintf("[remote --max-ranks 512] %d ", uid)) {

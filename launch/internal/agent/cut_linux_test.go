@@ -13,7 +13,7 @@ import (
 )
 
 // cutOff makes the kernel drop all that arrives for a connection, as if its host were cut off. The
-// far end gets no acknowledgement any more.
+// peer then gets no acknowledgement any more.
 func cutOff(t *testing.T, nc net.Conn) {
 	t.Helper()
 	drop := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K}

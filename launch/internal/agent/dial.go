@@ -17,8 +17,8 @@ import (
 
 // dialTimeout bounds Start. An agent answers within handshakeTimeout. Start dials again, after
 // dialPause, while the agent closes the connection before it has answered, because others take its
-// slots. It does the same for absentTimeout while no agent is there: a launcher and agents that one
-// script starts, or one scheduler, start in any order.
+// slots. It does the same for absentTimeout while no agent listens: if one script or scheduler
+// starts the launcher and the agents, their order is not known.
 const (
 	dialTimeout   = 30 * time.Second
 	absentTimeout = 10 * time.Second
@@ -134,7 +134,8 @@ func isClosedEarly(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// isAbsent reports whether no program listens there, or the host has no name yet.
+// isAbsent reports whether err says that no program listens at the agent's address, or that the
+// host's name has no address yet.
 func isAbsent(err error) bool {
 	var notFound *net.DNSError
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &notFound)

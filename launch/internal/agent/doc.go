@@ -37,7 +37,7 @@
 //
 //	what                                  bound
 //	connections that have proven nothing  pendingSlots, of at most 256 KiB in a handshake; when
-//	                                      all are safe, a source that has one gets no more
+//	                                      none may be evicted, a source with one gets no more
 //	processes                             --max-jobs
 //	a verb, a refusal                     255 bytes
 //	bytes on their way                    a buffer of 32 KiB in each direction

@@ -64,8 +64,9 @@ func (j *job) start(args []string) (err error) {
 	return j.cmd.Start()
 }
 
-// connection returns the variable by which sshd, too, tells tuttirun remote at which address the
-// launcher has reached this host. It replaces the variable of the login that has started the agent.
+// connection returns the variable SSH_CONNECTION, which tells tuttirun remote at which address the
+// launcher has reached this host. sshd sets the same variable. The agent may have inherited another
+// value, from the login that has started the agent.
 func (j *job) connection() string {
 	fields := make([]string, 0, 4)
 	for _, addr := range []net.Addr{j.conn.RemoteAddr(), j.conn.LocalAddr()} {

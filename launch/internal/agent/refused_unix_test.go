@@ -57,8 +57,8 @@ func newAuthority(t *testing.T) *authority {
 	return &authority{key, cert, tlstest.WritePEM(t, "ca.pem", "CERTIFICATE", der)}
 }
 
-// issue makes Keys with a certificate that is valid until the given time, for the host
-// 127.0.0.1 and for one use.
+// issue makes Keys with a certificate that is valid until the given time, for the host 127.0.0.1,
+// for the given names of hosts, and for one use.
 func (a *authority) issue(t *testing.T, name string, use x509.ExtKeyUsage, until time.Time, hosts ...string) Keys {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -98,7 +98,8 @@ func TestLaunchersWithTheSecretOfAnAgentAreAloneAccepted(t *testing.T) {
 	c := Keys{Secret: secretIn(t, ourSecret)}
 	other := Keys{Secret: secretIn(t, "what somebody else knows")}
 	a := serve(t, c, nil)
-	// Each change makes a launcher that checks nothing, so that the agent must refuse it.
+	// None of these launchers may begin a job. The function change alters the launcher's TLS, for
+	// example so that only the agent checks a certificate.
 	for name, tc := range map[string]struct {
 		c      Keys
 		change func(*tls.Config)
@@ -222,7 +223,8 @@ func TestAnImpostorControlsNoTerminal(t *testing.T) {
 	}
 }
 
-// What a launcher has sent, sent again on another connection, begins no job.
+// If somebody records what a launcher has sent, and sends it again over another connection, no job
+// begins.
 func TestReplayedBytesBeginNoJob(t *testing.T) {
 	leak.Check(t)
 	c := Keys{Secret: secretIn(t, ourSecret)}
@@ -352,7 +354,7 @@ func (l pipeListener) Accept() (net.Conn, error) {
 func (l pipeListener) Close() error   { return nil }
 func (l pipeListener) Addr() net.Addr { return &net.UnixAddr{} }
 
-// A fromConn is a connection from a host.
+// A fromConn is a connection that has the address of the given host.
 type fromConn struct {
 	net.Conn
 	host byte
@@ -360,8 +362,8 @@ type fromConn struct {
 
 func (c fromConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, c.host)} }
 
-// Connections from hosts that share all slots do not wait for one, so that a launcher on another host
-// is not behind them in the queue.
+// While some hosts hold all slots, a further connection from one of these hosts is closed at once.
+// It does not wait for a slot, so that a launcher on another host does not have to wait behind it.
 func TestHostsThatShareAllSlotsGetNoMore(t *testing.T) {
 	config, err := Keys{Secret: secretIn(t, ourSecret)}.server()
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// The unit for systemd must say what this version of the agent understands, and must not give a
-// launcher more than the user has.
+// The unit for systemd must have options that this version of the agent understands, and must not
+// give a launcher more rights than the user has.
 func TestTheUnitForSystemdStartsAnAgent(t *testing.T) {
 	file, err := os.Open("../../../deploy/systemd/tuttirun-agent.service")
 	if err != nil {

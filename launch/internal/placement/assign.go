@@ -58,7 +58,7 @@ func (a *assigner) program(app Program) ([]int, error) {
 	limit := func(i int, h Host) error {
 		n := h.SlotsUnder(&a.Policy)
 		if n == 0 {
-			return fmt.Errorf("host %s: got no slots, and %w; name them, as in %s:2", h.Name, errNoCPUs, h.Name)
+			return fmt.Errorf("host %s: got no slots, and %w; give the number of slots, as in %s:2", h.Name, errNoCPUs, h.Name)
 		}
 		room[i] = n
 		named = append(named, i)
@@ -95,7 +95,8 @@ func (a *assigner) program(app Program) ([]int, error) {
 }
 
 // wrap fills the slots of host after host, and begins again with the first one when all are full,
-// as Hydra does. The ranks of each host per turn, PerNode, take precedence over slots.
+// as Hydra does. If Policy.PerNode is set, each host gets that number of ranks per turn, whatever
+// its slots are.
 func (a *assigner) wrap(ranks int, named, room []int) (order []int, err error) {
 	turn, total := make([]int, len(room)), 0
 	for _, i := range named {
@@ -124,7 +125,7 @@ func (a *assigner) wrap(ranks int, named, room []int) (order []int, err error) {
 	return order, nil
 }
 
-// perTurn returns how many ranks a host gets before the next host gets some.
+// perTurn returns how many ranks a host gets before it is the next host's turn.
 func (a *assigner) perTurn(host, slots int) (int, error) {
 	switch {
 	case a.PerSocket > 0 && len(a.hosts[host].CPUs) == 0:
@@ -208,7 +209,9 @@ func (a *assigner) tooMany(ranks, slots int, where string) error {
 	return fmt.Errorf("%sgot %d ranks, want at most %d, the slots that are free; give the hosts more slots, as in n1:4 or slots=4, or allow more ranks with --oversubscribe", where, ranks, slots)
 }
 
-// number returns the host of each rank, if counts has the number of ranks of each host.
+// number returns the host of each rank. The argument named lists the hosts, and counts holds the
+// number of ranks of each host. If RankBy is Node, consecutive ranks are on different hosts where
+// possible. Otherwise the ranks of one host are consecutive.
 func (a *assigner) number(named, counts []int) (order []int) {
 	if a.RankBy != Node {
 		for _, i := range named {
@@ -228,7 +231,7 @@ func (a *assigner) number(named, counts []int) (order []int) {
 	return order
 }
 
-// finish fills in what depends on all ranks.
+// finish fills in the fields of places that depend on all ranks: all but Host and Program.
 func (a *assigner) finish(places []Assignment) error {
 	node, bound := make(map[int]int), make(map[int][][]int)
 	local, cross := make([]int, len(a.hosts)), make(map[int]int)

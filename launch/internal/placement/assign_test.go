@@ -149,7 +149,7 @@ func TestAssignErrorsNameTheRemedy(t *testing.T) {
 		{"a:8,b:8", "map=ppr:2:node", 5, "want at most 4"},
 		{"a:max", "over", 4, "max_slots allow no more"},
 		{"a:max", "wrap", 4, "max_slots allow no more"},
-		{"a:*", "", 1, "host a: got no slots, and its processors are unknown; name them, as in a:2"},
+		{"a:*", "", 1, "host a: got no slots, and its processors are unknown; give the number of slots, as in a:2"},
 		{"a:2", "bind=core", 2, "want one for --bind-to"},
 		{"a:2", "map=ppr:1:socket", 2, "its processors are unknown"},
 	} {

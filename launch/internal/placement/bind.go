@@ -54,7 +54,7 @@ func (p *Policy) bind(h *Host, n int) ([][]int, error) {
 	if len(h.CPUs) == 0 {
 		return nil, fmt.Errorf("host %s: got no list of its processors, want one for --bind-to; bind no ranks with --bind-to none", h.Name)
 	}
-	units := p.group(h.CPUs, p.Bind) // with --cpu-list only, all ranks share one
+	units := p.group(h.CPUs, p.Bind) // with --cpu-list only, all ranks share one unit
 	if len(units) == 0 {
 		return nil, fmt.Errorf("host %s: got processors %v, want some that exist and that this user may use: %v", h.Name, p.CPUs, ids(h.CPUs))
 	}

@@ -147,7 +147,7 @@ func Merge(hosts []Host, isHere func(name string) bool) []Host {
 			merged = append(merged, h)
 			continue
 		case merged[i].Slots == 0 || h.Slots == 0:
-			merged[i].Slots = 0 // one per core, whatever else was said
+			merged[i].Slots = 0 // one per core, whatever slots other entries give
 		default:
 			merged[i].Slots += h.Slots
 		}

@@ -88,7 +88,7 @@ type fileParser struct {
 	rest  string // what is left of it
 	hosts []Host
 	at    map[string]int // the index of each host
-	bare  []int          // for each host, how many of its lines say no slots
+	bare  []int          // for each host, how many of its lines give no slots
 	hydra int            // the line that made the file Hydra's; 0 if none
 	mpi   int            // the line that made the file Open MPI's; 0 if none
 }

@@ -134,7 +134,8 @@ func (p *Policy) BindWidth(n int) {
 	}
 }
 
-// ParseRankBy applies the value of --rank-by, after --map-by.
+// ParseRankBy applies the value of --rank-by. Call it after ParseMapBy, because ParseMapBy
+// overwrites RankBy, and because the unit of --map-by is a legal value.
 func (p *Policy) ParseRankBy(value string) error {
 	u, ok := names[strings.ToLower(value)]
 	switch {

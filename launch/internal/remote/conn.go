@@ -11,7 +11,7 @@ import (
 )
 
 // A conn turns the connection of a starter into a net.Conn for gRPC. Deadlines have no effect. A
-// wait ends when the conn is closed, and watch ensures that it is.
+// wait ends when the conn is closed, and watch closes a conn whose far end is silent.
 type conn struct {
 	io.ReadWriteCloser
 	arrived atomic.Uint64 // bytes received

@@ -154,7 +154,7 @@ func (l *core[Send]) signal() {
 	}
 }
 
-// pop removes the queue's messages.
+// pop takes all messages from the queue, and reports whether closeQueue has been called.
 func (l *core[Send]) pop() (messages []*Send, closed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -30,7 +30,7 @@
 //	Pause                      the host's answer; silenceLimit intervals; the end of the Link
 //	a Read or Write of a Conn  bytes; Close of either end; its deadline; the end of the connection
 //	Sender.Done                the end of the connection, at once
-//	Serve, after that          the ends of the starters of its tunnels; the CommandHandler's return
+//	Serve, after Sender.Done   the ends of the starters of its tunnels; the CommandHandler's return
 //	the end of a starter       its end; closeLimit, and then it is killed
 //	its standard error         the end of the output; closeLimit
 //	the end of a Tunnel        the report of the host that started it; explainLimit; its Link's end

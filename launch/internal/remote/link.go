@@ -85,7 +85,7 @@ func (l *Link) open(version string) error {
 	}
 	ours := ownGreeting(version)
 	if theirs.version != ours.version {
-		return fmt.Errorf("its tuttirun has version %s, and the one on %s has version %s: install the same on both", theirs.version, ours.host, ours.version)
+		return fmt.Errorf("its tuttirun has version %s, and the tuttirun on %s has version %s: install the same version on both hosts", theirs.version, ours.host, ours.version)
 	}
 	if err := ours.write(l.conn); err != nil {
 		return err
@@ -146,7 +146,8 @@ func (l *Link) deliver() error {
 		switch {
 		case *e == Event{}:
 		case !l.knows(e):
-			return errors.New("got an event of a process that was not started there")
+			n, _ := e.process()
+			return fmt.Errorf("got an event of process %d, which this host was not asked to start", n)
 		case e.Paused != nil:
 			select {
 			case l.acks <- struct{}{}:
@@ -225,7 +226,7 @@ func (l *Link) Pause() {
 	}
 }
 
-// Resume ends Pause.
+// Resume tells the host that this process runs again after a Pause.
 func (l *Link) Resume() { l.Send(&Command{Pause: new(Pause)}) }
 
 // Stream opens a stream of a process. The host may see it before or after a command that was sent
@@ -276,9 +277,9 @@ type tunnel struct {
 	err    error              // gRPC's
 }
 
-// Explain waits for the end of the stream, which Close has begun. The host on the way knows how its
-// ssh has ended, and reports it after 2*closeLimit at the latest: see process.Close. If it does not,
-// Explain ends the stream after explainLimit.
+// Explain waits for the end of the stream, which Close has begun. The host that has started the
+// connection knows how its ssh has ended, and reports it after 2*closeLimit at the latest: see
+// process.Close. If it does not, Explain ends the stream after explainLimit.
 func (t *tunnel) Explain(err error) error {
 	late := time.AfterFunc(explainLimit, t.cancel)
 	defer late.Stop()
@@ -300,18 +301,18 @@ func (t *tunnel) throughEnded() error {
 	return &ThroughError{t.via.name, "the connection through " + t.via.name + " has ended"}
 }
 
-// A ThroughError says that a host of the tree is not connected because another one on the way to it
-// is not. The host itself may be well.
+// A ThroughError says that a host of the tree is not connected because its parent, through which
+// its connection runs, is not connected. The host itself may be well.
 type ThroughError struct {
-	Host string // the other host, as the user calls it
+	Host string // the parent, as the user calls it
 	text string
 }
 
 // Error implements error.
 func (e *ThroughError) Error() string { return e.text }
 
-// copyBoth copies both ways, and calls the function ended with the stream's error. It sends the
-// message first before the bytes, unless that is nil.
+// copyBoth copies both ways, and calls the function ended with the stream's error. The parameter
+// first is a message to send before the bytes; nil means none.
 func (l *Link) copyBoth(s rpc.ClientStream, first *chunk, inner net.Conn, ended func(error)) {
 	go func() {
 		if first == nil || s.SendMsg(first) == nil {
@@ -323,8 +324,8 @@ func (l *Link) copyBoth(s rpc.ClientStream, first *chunk, inner net.Conn, ended 
 }
 
 // Close ends the connection. The host gets the commands that were sent before, and then ends. Close
-// waits for it, at most closeLimit, and then for the end of its starter, at most explainLimit. Streams
-// end with the Link.
+// waits at most closeLimit for the end of tuttirun remote, and then at most explainLimit for the
+// end of the host's starter. Streams end with the Link.
 func (l *Link) Close() error {
 	l.onClose.Do(func() {
 		l.closing.Store(true)

@@ -52,7 +52,8 @@ func (h *testHost) Stream(process int, id StreamID, c net.Conn) {
 
 func (h *testHost) Tunnels() bool { return true }
 
-// start connects both ends over a pipe. It returns the launcher's end, and what Serve returns.
+// start connects a launcher and a host over a pipe. It returns the launcher's Link, and a channel
+// with the result of Serve.
 func start(t *testing.T, h *testHost) (*Link, <-chan error) {
 	t.Helper()
 	ours, theirs := net.Pipe()
@@ -123,7 +124,7 @@ func TestCommandsAndEventsArriveUnchangedAndInOrder(t *testing.T) {
 	})
 }
 
-// What was sent before Close arrives, although Close follows at once.
+// Commands that were sent before Close arrive, although Close follows at once.
 func TestCloseDeliversWhatWasSentBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestHost()
@@ -181,7 +182,7 @@ func TestAStreamThatNobodyReadsHoldsUpNothingElse(t *testing.T) {
 	for i := range 8 {
 		l.Stream(i, Stdout)
 		theirs := <-h.streams
-		go io.Copy(theirs, endless{}) // ends with the Link
+		go io.Copy(theirs, endless{}) // ends when the Link ends
 	}
 	other := l.Stream(100, Stdout)
 	theirs := <-h.streams
@@ -244,7 +245,7 @@ func TestTwoVersionsAreNamed(t *testing.T) {
 	if err := <-served; err == nil {
 		t.Error("Serve: got nil, want an error")
 	}
-	// The host checks, too.
+	// The host must refuse a launcher of another version, too.
 	ours, theirs = net.Pipe()
 	go func() { served <- serve(theirs, newTestHost().handler, "1") }()
 	readGreeting(ours)
@@ -254,7 +255,7 @@ func TestTwoVersionsAreNamed(t *testing.T) {
 	}
 }
 
-// Each far end lies, stalls or floods. Connect or the Link ends with an error that names the host.
+// In each case the host lies, stalls or floods. Connect must return an error that names the host.
 func TestAHostThatMisbehavesIsNamed(t *testing.T) {
 	greet := func(c net.Conn) {
 		ownGreeting(ownVersion()).write(c)
@@ -289,7 +290,8 @@ func TestAHostThatMisbehavesIsNamed(t *testing.T) {
 	}
 }
 
-// A network is a connection that can be cut: then it loses bytes, and also the end of either side.
+// A network is a connection that can be cut. A cut network loses all bytes, and no side learns that
+// the other side has closed the connection.
 type network struct{ cut atomic.Bool }
 
 // pipe returns the two ends.
@@ -345,7 +347,8 @@ func TestSilenceEndsBothEnds(t *testing.T) {
 	})
 }
 
-// A gated connection reads and writes nothing while a test holds its gate, as a stopped process.
+// A gated is a connection that reads and writes nothing while a test holds its gate, as if its
+// process were stopped.
 type gated struct {
 	net.Conn
 	gate chan struct{} // capacity 1
@@ -363,8 +366,8 @@ func (g gated) Write(b []byte) (int, error) {
 	return g.Conn.Write(b)
 }
 
-// A launcher that has stopped itself is silent and reads nothing, and its hosts wait for it. The
-// hours are enough for the host's heartbeats to fill what gRPC queues.
+// After Pause, a launcher may be silent and read nothing for hours, and its host must wait. In this
+// time the host's heartbeats fill the queues of gRPC.
 func TestPauseAllowsSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTestHost()
@@ -533,7 +536,8 @@ func TestATunnelThatNeverEndsIsGivenUp(t *testing.T) {
 	})
 }
 
-// gRPC may see the end of the connection to the host on the way before that Link does.
+// gRPC may notice the end of the connection to the host on the way before the Link to that host
+// does.
 func TestATunnelWaitsForTheEndOfItsLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
@@ -549,7 +553,8 @@ func TestATunnelWaitsForTheEndOfItsLink(t *testing.T) {
 	})
 }
 
-// When a host on the way falls silent, so do those below it. Only the host on the way is blamed.
+// When a host on the way falls silent, so do the hosts below it, because their messages pass
+// through it. Only the host on the way is blamed.
 func TestTheSilenceOfAHostOnTheWayIsNotThatOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n network
@@ -655,7 +660,8 @@ func (h *blockedHost) Stream(_ int, _ StreamID, c net.Conn) {
 
 func (h *blockedHost) Tunnels() bool { return true }
 
-// A host learns the end of the connection although Serve still waits for something.
+// Done tells a host of the end of the connection, although Serve still waits for a command to
+// return.
 func TestDoneDoesNotWaitForServe(t *testing.T) {
 	leak.Check(t)
 	h := &blockedHost{began: make(chan struct{}, 1), release: make(chan struct{})}
@@ -703,7 +709,8 @@ func TestALargeEventEndsTheLink(t *testing.T) {
 	}
 }
 
-// Texts of events reach the terminal, so they contain nothing that it could take for a command.
+// The launcher prints texts of events to a terminal, so the texts must contain nothing that the
+// terminal could take for a command.
 func TestTextsOfEventsArePrintable(t *testing.T) {
 	leak.Check(t)
 	h := newTestHost()
@@ -737,7 +744,8 @@ func TestTextsOfEventsArePrintable(t *testing.T) {
 	}
 }
 
-// The launcher keeps processes in a list, so no host may invent a number.
+// The launcher uses the numbers of processes as indexes of a list, so a host must not send a number
+// that the launcher has not assigned.
 func TestAnEventOfAProcessThatWasNotStartedEndsTheLink(t *testing.T) {
 	leak.Check(t)
 	for name, e := range map[string]*Event{
@@ -759,8 +767,10 @@ func TestAnEventOfAProcessThatWasNotStartedEndsTheLink(t *testing.T) {
 			for got := range l.Events() {
 				t.Errorf("got %+v, want no event", got)
 			}
-			if err := l.Err(); err == nil || !strings.Contains(err.Error(), "n1: got an event of a process that was not started there") {
-				t.Errorf("got %v, want the fault of n1", err)
+			n, _ := e.process()
+			want := fmt.Sprintf("n1: got an event of process %d, which this host was not asked to start", n)
+			if err := l.Err(); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %q", err, want)
 			}
 		})
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/internal/cpu"
 )
 
-// A Command is a message from the launcher to a host. Exactly one field is set; a Command with none
-// is a heartbeat.
+// A Command is a message from the launcher to a host. Exactly one field is set; a Command without a
+// field is a heartbeat.
 type Command struct {
 	Prepare *Prepare `json:",omitempty"`
 	Start   *Start   `json:",omitempty"`
@@ -20,7 +20,7 @@ type Command struct {
 
 // Prepare is the first command. The host answers with Prepared.
 type Prepare struct {
-	Job   string // the name of the job's part here, by which processes are found; "" starts none
+	Job   string // name by which this connection's processes are found; "" starts none
 	Size  int    // the number of processes that begin
 	Root  bool   // rank 0 runs here: bind its listener
 	Alone bool   // all ranks run here, so the listener is on loopback
@@ -39,7 +39,7 @@ type Preload struct {
 
 // Start starts one process. The host answers with Started or StartFailed.
 type Start struct {
-	Process     int // its number in the job, from 0; each process of the job has another one
+	Process     int // its number in the job, from 0; no other process of the job ever has it
 	Args        Strings
 	Dir         Text       // working directory
 	Env         Strings    // Args[0] is found by its PATH
@@ -68,8 +68,8 @@ type Grow struct{ Size int }
 // Link.Pause. The host answers with Paused if it is.
 type Pause struct{ Stopped bool }
 
-// An Event is a message from a host to the launcher. Exactly one field is set; an Event with none is
-// a heartbeat.
+// An Event is a message from a host to the launcher. Exactly one field is set; an Event without a
+// field is a heartbeat.
 type Event struct {
 	Prepared    *Prepared    `json:",omitempty"`
 	Started     *Started     `json:",omitempty"`

@@ -177,7 +177,7 @@ func (p *process) add(line string) {
 	}
 }
 
-// keep keeps a line for Explain and Connected.
+// keep adds a line to the last maxLines lines, which Explain and Connected use.
 func (p *process) keep(line string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -185,8 +185,8 @@ func (p *process) keep(line string) {
 	p.lines = p.lines[max(0, len(p.lines)-maxLines):]
 }
 
-// printable removes what a terminal could take for a command, and every other character that has no
-// picture, except for tabs.
+// printable removes every character that is not graphic in the sense of unicode.IsGraphic, except
+// for tabs. So a line of a remote program cannot send control sequences to the launcher's terminal.
 func printable(line string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\t' && !unicode.IsGraphic(r) {

@@ -203,15 +203,15 @@ func waitGone(t *testing.T, pid int) {
 	}
 }
 
-// isZombie reports whether a process has ended, and nobody has waited for it: in a container there
-// may be no process that does.
+// isZombie reports whether a process has ended without a Wait by its parent. In a container,
+// orphans may have a parent that never calls Wait.
 func isZombie(pid int) bool {
 	b, err := exec.Command("ps", "-o", "stat=", "-p", fmt.Sprint(pid)).Output()
 	return err == nil && strings.HasPrefix(string(b), "Z")
 }
 
-// Lines before tuttirun's greeting are kept, but not all of them, and a long one is cut. Later lines
-// arrive as they come.
+// Of the lines before tuttirun's greeting, the last maxLines are kept until it comes, and long
+// lines are cut. Later lines go to the log as they come.
 func TestStandardErrorReachesTheUserByLinesAndIsBounded(t *testing.T) {
 	leak.Check(t)
 	s := agent(t, `i=0; while [ $i -lt 100 ]; do echo "line $i" >&2; i=$((i+1)); done
@@ -246,7 +246,8 @@ func TestKeptLinesAreBounded(t *testing.T) {
 	}
 }
 
-// A terminal that takes no output holds up neither Connected nor Explain. Lines stay in order.
+// If the terminal accepts no output, neither Connected nor Explain waits for it. Lines stay in
+// order.
 func TestABlockedLogHoldsUpNothingElse(t *testing.T) {
 	leak.Check(t)
 	logs := make(chan string)
@@ -333,8 +334,8 @@ func tree(t *testing.T, s *SSH) ([]*Link, []error) {
 	return links, errs
 }
 
-// When a host in the middle is killed, the hosts that it has started end, and are named. The others
-// go on. No process is left.
+// When a host in the middle of a tree is killed, the hosts below it end, and the errors name them.
+// The other hosts go on. No process is left.
 func TestAKilledHostOfATreeEndsItsSubtree(t *testing.T) {
 	leak.Check(t)
 	links, errs := tree(t, here(t))
@@ -368,8 +369,8 @@ func TestAKilledHostOfATreeEndsItsSubtree(t *testing.T) {
 	}
 }
 
-// A host on the way kills an agent that does not end at the end of the tunnel's input, and reports how
-// the agent has ended.
+// A host on the way kills an agent that goes on after the end of the tunnel's input, and reports
+// how the agent has ended.
 func TestAnAgentOnTheWayThatHangsIsKilled(t *testing.T) {
 	leak.Check(t)
 	l, _ := start(t, newTestHost())
@@ -390,8 +391,8 @@ func TestAnAgentOnTheWayThatHangsIsKilled(t *testing.T) {
 	}
 }
 
-// A host below another one that hangs is killed by the host that has started it, and does not hold up
-// the launcher. The host above it goes on.
+// A host that another host has started hangs. The host above it must kill it and go on, and the
+// launcher must not wait.
 func TestAHostThatHangsBelowAnotherIsKilled(t *testing.T) {
 	leak.Check(t)
 	links, errs := tree(t, here(t))
@@ -417,8 +418,8 @@ func TestAHostThatHangsBelowAnotherIsKilled(t *testing.T) {
 	}
 }
 
-// The error of a host below another one is as precise as that of a host that the launcher starts.
-// The hosts below a host that cannot be started are not tried.
+// The error of a host that another host starts is as precise as the error of a host that the
+// launcher starts. The hosts below a host that cannot be started are not tried.
 func TestErrorsInATreeNameTheHost(t *testing.T) {
 	leak.Check(t)
 	for bad, below := range map[string][]int{"n2": {6}, "n0": {2, 3, 6}} {

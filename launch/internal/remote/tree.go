@@ -9,10 +9,10 @@ import (
 // DefaultFanOut is how many hosts one process starts, if the user does not say.
 const DefaultFanOut = 32
 
-// ConnectAll connects to all hosts at the same time. It calls report once for each, with its index,
-// from several goroutines, and returns after the last call. If by is an *SSH, the hosts form a tree:
-// the launcher starts fanOut of them, and each host starts fanOut further ones. Other Starters start
-// each host from here.
+// ConnectAll connects to all hosts at the same time. It calls report once for each host, with the
+// index of the host, from several goroutines, and returns after the last call. If by is an *SSH,
+// the hosts form a tree: the launcher starts fanOut of them, and each host starts fanOut further
+// ones. Other Starters start each host from here.
 //
 // A host whose parent in the tree is not connected gets a ThroughError, and is not tried.
 func ConnectAll(ctx context.Context, by Starter, fanOut int, hosts []string, report func(i int, l *Link, err error)) {
