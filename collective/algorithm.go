@@ -112,8 +112,9 @@ type (
 	scatter func(ctx context.Context, r *p2p.Round, root int, dst []byte, src chunks) error
 	// Chunk i of src goes to rank i. Chunk i of dst comes from rank i.
 	allToAll func(ctx context.Context, r *p2p.Round, dst, src chunks) error
-	// On entry buf holds this rank's share. On return it holds the unfinished fold of the shares of
-	// all ranks up to this rank. An exclusive scan leaves out this rank's own share.
+	// On entry buf holds this rank's share. On return buf holds the unfinished fold of the shares
+	// of ranks 0 to this rank. The algorithms of ExScan have this type, too. Their fold omits this
+	// rank's share, and on rank 0 they do not change buf.
 	inclusiveScan func(ctx context.Context, r *p2p.Round, buf []byte, k reduce.Kernel) error
 	// No data moves.
 	barrier func(ctx context.Context, r *p2p.Round) error

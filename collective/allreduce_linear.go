@@ -10,8 +10,8 @@ import (
 // linearAllReduce reduces the vectors that the ranks hold in buf, and leaves the result in buf on
 // every rank.
 //
-// Rank 0 receives all vectors, in rank order, and sends the result to each rank. It is the
-// baseline for measurements of the other algorithms. With four ranks:
+// Rank 0 receives all vectors, in rank order, and sends the result to each rank. The algorithm is
+// the baseline for measurements of the other algorithms. With four ranks:
 //
 //	         step 0   step 1   step 2   step 3     step 4     step 5
 //	rank 0                              0123 → 1   0123 → 2   0123 → 3

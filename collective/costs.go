@@ -71,7 +71,7 @@ func neighborMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	return n / 2, m * (n - 1) / n, 0
 }
 
-// bruckMoveCost counts the chunks that move in each jump.
+// bruckMoveCost counts one message per jump, and the chunks that move in each jump.
 func bruckMoveCost(n, m, _ float64) (alpha, beta, gamma float64) {
 	for jump := 1; jump < int(n); jump *= 2 {
 		whole, rest := int(n)/(2*jump), int(n)%(2*jump)

@@ -11,7 +11,7 @@ import (
 // each rank r. On rank 0 buf is not changed.
 //
 // Every rank receives the fold of the ranks before it, adds its own share, and sends the new fold
-// on. It is the baseline for measurements of the other algorithms. With four ranks:
+// on. The algorithm is the baseline for measurements of the other algorithms. With four ranks:
 //
 //	         step 0   step 1   step 2
 //	rank 0   0 → 1

@@ -62,7 +62,8 @@ func leaders(r *p2p.Round, root int) *p2p.Round {
 	})
 }
 
-// leaderOf returns the local index of the rank that leads this host.
+// leaderOf returns the local index of the rank that represents this host between hosts: the root on
+// its own host, and the first rank on every other host.
 func leaderOf(r *p2p.Round, root int) int {
 	l := r.Layout()
 	host := l.HostOf(root)

@@ -11,8 +11,8 @@ import (
 // result in dst on each rank r. dst may be that chunk of src. The rest of src is not changed.
 //
 // Rank 0 receives all vectors, in rank order, and scatters the chunks. The two functions are
-// linearReduce and linearScatter. It is the baseline for measurements of the other algorithms. With
-// three ranks:
+// linearReduce and linearScatter. The algorithm is the baseline for measurements of the other
+// algorithms. With three ranks:
 //
 //	         step 0   step 1   step 2    step 3
 //	rank 0                     012 → 1   012 → 2

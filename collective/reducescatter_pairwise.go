@@ -8,11 +8,11 @@ import (
 )
 
 // pairwiseReduceScatter reduces chunk r of the vectors that the ranks hold in src, and leaves the
-// result in dst on each rank r. dst may be that chunk of src. The rest of src is not changed.
+// result in dst on each rank r. dst may be this rank's chunk of src. The other chunks of src are
+// not changed.
 //
-// Every rank sends its share of a chunk directly to the owner of the chunk. The owner first
-// receives from the ranks before it, from the nearest rank to rank 0. Then it receives from the
-// ranks after it, from the last rank to the nearest. With four ranks:
+// Every rank sends its share of a chunk directly to the owner of the chunk. Owner r receives from
+// the ranks r-1, …, 0, and then from the ranks n-1, …, r+1. With four ranks:
 //
 //	          step 0   step 1   step 2
 //	chunk 0   3 → 0    2 → 0    1 → 0

@@ -133,7 +133,7 @@ func awaitReady(ctx context.Context, r *p2p.Round, p p2p.Fragment) error {
 	return nil
 }
 
-// awaitDone returns when all ranks are done with p.
+// awaitDone returns when all ranks have called SetDone on p.
 func awaitDone(ctx context.Context, r *p2p.Round, p p2p.Fragment) error {
 	for rank := range r.Size() {
 		if err := p.AwaitDone(ctx, rank); err != nil {

@@ -83,9 +83,11 @@ func treeOver(r *p2p.Round, l *topology.Layout, root int) tree {
 	return t
 }
 
-// addChildren adds the children i+1, i+2, i+4, … of item i in a binomial tree over count items. The
-// items are groups of nodes, and this node is the first node of item i. The function firstNode
-// returns the first node of an item; firstNode(count) is the node after the last item.
+// addChildren adds this node's children at one of the three levels. A level is a binomial tree over
+// count items. An item is a rank of the host, a host of the rack, or a rack, and consists of
+// consecutive nodes. This node is the first node of item i. Its children at this level are the
+// first nodes of items i+1, i+2, i+4, …. The function firstNode returns the first node of an item;
+// firstNode(count) is the node after the last item.
 func (t *tree) addChildren(i, count int, firstNode func(i int) int) {
 	// The subtree of item i has i&-i items. The subtree of item 0 has all items.
 	width := i & -i
@@ -110,5 +112,6 @@ func (t *tree) parent() int { return t.walk.Rank(t.parentNode) }
 // size returns the number of nodes in this node's subtree, this node included.
 func (t *tree) size() int { return t.end - t.me }
 
-// inRankOrder reports whether node numbers are ranks.
+// inRankOrder reports whether the number of each node is the rank of the node. Only then is a fold
+// in the order of the nodes also a fold in rank order.
 func (t *tree) inRankOrder(r *p2p.Round) bool { return t.root == 0 && r.Layout().InOrder() }

@@ -22,8 +22,8 @@ type Job struct {
 // Comm returns the communicator of this attempt. Run closes it.
 func (j *Job) Comm() *comm.Comm { return j.c }
 
-// Resets returns the number of attempts that have come before this one. It is equal on all ranks,
-// also on those that have joined later.
+// Resets returns the number of attempts that have come before this attempt. The number is equal on
+// all ranks, also on those that have joined later.
 func (j *Job) Resets() int { return int(j.r.resets) }
 
 // Commit saves the state at hand, so that Restore returns to it. All ranks must call Commit at the

@@ -86,7 +86,7 @@ type runner struct {
 	o     options
 
 	c       *comm.Comm
-	members []int // the job's ranks of the members of the last attempt; nil before the first one
+	members []int // the job's ranks of the members of the last attempt; nil: no attempt so far
 	whole   bool
 
 	progress  int64 // of the state at hand
@@ -136,7 +136,7 @@ func (r *runner) attempts(ctx context.Context) error {
 				return fault.New(fault.ContextKind(ctx.Err()), opRun, r.rank(), "%w; the last attempt ended with: %v", context.Cause(ctx), err)
 			}
 			vote = 0
-			r.c.Revoke() // other ranks may wait for messages of this one
+			r.c.Revoke() // other ranks may wait for messages of this rank
 		}
 		all, lost := r.c.Agree(ctx, vote)
 		switch {

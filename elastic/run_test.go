@@ -334,7 +334,7 @@ func TestAWaitingProcessJoinsAtACommit(t *testing.T) {
 }
 
 // Rank 1 is done while the others have failed in the last step. It must take part in another
-// attempt, which gives them its state.
+// attempt, which gives the other ranks the state of rank 1.
 func TestARankThatIsDoneGivesItsStateToTheOthers(t *testing.T) {
 	runAll(t, 3, 0, success, func(rank int) (State, func(context.Context, *Job) error, []Option) {
 		step, calls := 0, 0
@@ -579,7 +579,7 @@ func TestACoordinatorWithAProcessSetIsMadeForEachAttempt(t *testing.T) {
 	})
 }
 
-// The context ends while one rank waits for the other one. Run must end with context.Canceled on
+// The context ends while one rank waits for the other rank. Run must end with context.Canceled on
 // both ranks.
 func TestTheContextEndsRun(t *testing.T) {
 	leak.Check(t)

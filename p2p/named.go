@@ -34,7 +34,7 @@ func (g *Group) OnNamed(step uint64, from int, name string, buf []byte, got func
 }
 
 // PrepareNamed exposes buf to a member, which may then write the tensors of one name directly into
-// buf. The function stop ends this, and returns when the member cannot write into buf any more.
+// buf. The function stop withdraws buf, and returns when the member cannot write into buf any more.
 func (g *Group) PrepareNamed(from int, name string, buf []byte) (stop func(context.Context) error, err error) {
 	pr, err := g.messages.PrepareNamed(g.ranks[from], name, buf)
 	if err != nil {

@@ -103,9 +103,10 @@ func (g *Group) ReuseRound(r *Round, seq uint32, fingerprint uint64, p mesh.Wait
 	return r
 }
 
-// SetHistoryHash sets the hash of the group's operations up to this one. Members that have called
-// the same operations have the same hash. The hash is needed for shared memory: an operation that
-// moves no data has no fragment there, so only the hash shows that a member has called it.
+// SetHistoryHash sets the hash of the group's operations up to the operation of this round. Members
+// that have called the same operations have the same hash. The hash is needed for shared memory: an
+// operation that moves no data has no fragment there, so only the hash shows that a member has
+// called it.
 func (r *Round) SetHistoryHash(hash uint64) { r.historyHash = hash }
 
 // Unreceived looks for a message of this round that has arrived and that this rank has not

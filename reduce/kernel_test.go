@@ -102,7 +102,8 @@ func fill(rng *rand.Rand, b []byte, d tensor.DType) {
 	}
 }
 
-// significant clears the padding of Locs.
+// significant returns b without the bytes that a comparison must ignore: if d is a Loc, it returns
+// a copy of b whose padding is 0, and otherwise b itself.
 func significant(b []byte, d tensor.DType) []byte {
 	if !d.IsLoc() {
 		return b

@@ -4,13 +4,12 @@ import (
 	"errors"
 	"math"
 	"os"
-	"os/exec"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/tutti-go/tutti/fault"
+	"github.com/tutti-go/tutti/internal/test/arm64"
 	"github.com/tutti-go/tutti/tensor"
 )
 
@@ -267,19 +266,5 @@ func TestComplexProductsRoundEachProduct(t *testing.T) {
 // listing does not contain gonum's loop. That loop fuses 1*x + y, which is rounded once with and
 // without fusion.
 func TestNoKernelFusesOnARM64(t *testing.T) {
-	cmd := exec.Command("go", "build", "-gcflags=-S", "-o", os.DevNull, ".")
-	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH=arm64", "CGO_ENABLED=0")
-	listing, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, listing)
-	}
-	if !strings.Contains(string(listing), "FMULD") {
-		t.Error("the listing shows no product at all")
-	}
-	fused := regexp.MustCompile(`\sFN?M(ADD|SUB)[DS]\s`)
-	for line := range strings.Lines(string(listing)) {
-		if fused.MatchString(line) {
-			t.Error(line)
-		}
-	}
+	arm64.FusesNothing(t, "FMULD")
 }

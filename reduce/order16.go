@@ -5,7 +5,7 @@ import "github.com/tutti-go/tutti/tensor"
 // A halfOrder compares the encodings of one of the short floats, so that min and max need no
 // arithmetic. Its loops treat elements as uint16.
 type halfOrder struct {
-	infinity uint16 // without the sign bit, greater encodings are NaNs
+	infinity uint16 // encodings that are greater, without the sign bit, are NaNs
 	nan      uint16 // the canonical NaN
 }
 

@@ -50,7 +50,8 @@
 //	              ◄─────────── credit, with any frame that goes this way
 //
 // A rendezvous message. The receiver exposes its buffer if the buffer is large and the Conn can
-// expose memory. The bytes then go there without a header, and Arrived gets only the receive's id:
+// expose memory. The bytes then go into the buffer without a header, and Arrived gets only the
+// receive's id:
 //
 //	sender                     receiver
 //	offer(1)      ───────────► waits in the table until a receive matches

@@ -196,8 +196,8 @@ func TestTryRecvYieldsToAllThatHasPrecedence(t *testing.T) {
 	}
 }
 
-// A message may arrive during a fast-path receive that it does not fit. It must take the ordinary
-// path, and later messages must not overtake it.
+// A message may arrive during a fast-path receive that it does not fit. The message must take the
+// ordinary path, and later messages must not overtake it.
 func TestFastPathPreservesMessageOrder(t *testing.T) {
 	small := frameHeader{kind: kindEager, context: 5, tag: 7, size: 2, fingerprint: 1}
 	for name, first := range map[string]frameHeader{
@@ -284,7 +284,8 @@ func TestTrySendYieldsToAllThatHasPrecedence(t *testing.T) {
 func TestRefusedTrySendCostsNoCredit(t *testing.T) {
 	tm, a, b := newInlineTeam(t, Config{})
 	p := tm.engines[0].peers[1]
-	// With this number, the header returns some credit.
+	// This is the least credit that the header of a TrySend returns to the peer. The refused
+	// TrySend must restore it, too.
 	p.unreturned = int64(tm.engines[0].cfg.Credit) / inlineCreditPart
 	credit, unreturned := p.credit, p.unreturned
 	p.link.Conn().(*inlineConn).refuse = true
@@ -431,7 +432,7 @@ func TestFastPathReturnsCredit(t *testing.T) {
 		}
 		tm.engines[0].m.Link(1).Progress() // the credit
 	}
-	if now < 100 || soon < 100 { // nearly all of them, unless another goroutine handles them first
+	if now < 100 || soon < 100 { // nearly all messages, unless another goroutine handles them first
 		t.Errorf("%d messages of 1000 were sent by the fast path, and %d received", now, soon)
 	}
 }

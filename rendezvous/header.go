@@ -37,8 +37,9 @@ const (
 	// the name.
 	kindName
 
-	// kindWake is for ranks that share memory. It wakes a peer that may sleep until a flag in
-	// shared memory is set.
+	// kindWake makes the goroutines of the peer that are in MatchContext.Await check their
+	// conditions again. WakePeer sends it after the caller has set a flag in shared memory for
+	// which the peer may wait.
 	kindWake
 
 	// kindPrepare to kindRelease are for direct writes; see PreparedRecv and remoteBuffer.

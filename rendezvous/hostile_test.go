@@ -199,10 +199,11 @@ func (s *scriptSource) Uint64() uint64 {
 	return n
 }
 
-// FuzzMember lets a rank of the job, which has proven its identity, send any frames while this rank
-// makes any calls: the frames of a script, and one frame whose head is given, with a valid
-// checksum. The peer must not make this rank allocate more than its credit, and every call must end
-// once the peer's link has failed.
+// FuzzMember attacks this rank from a peer that belongs to the job and has proven its identity. The
+// fuzzed script serves as random numbers, which choose calls of this rank and frames of the peer.
+// Between two runs of the script, one more frame arrives. Its head and body size are fuzzed, and
+// its checksum is valid. The peer must not make this rank allocate more than the peer's credit.
+// Every call must end after the peer's link has failed.
 func FuzzMember(f *testing.F) {
 	for _, h := range samples() {
 		var room [transport.MaxHead]byte

@@ -49,7 +49,7 @@ func (p *peer) startEager(h *frameHeader) {
 	}
 	if req := mc.table.popRecv(k); req != nil {
 		e.setMatch(req, p, p.envelopeOf(h))
-		// This also holds when the bytes are dropped, because p.in refers to req until all bytes
+		// bufBusy is set even if the bytes are dropped, because p.in refers to req until all bytes
 		// have arrived.
 		p.in.req, req.bufBusy = req, true
 		if e.validate(req) {

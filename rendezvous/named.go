@@ -15,7 +15,7 @@ import (
 // The bounds of named tensors, per link or engine.
 const (
 	maxName       = 1 << 10 // bytes of a tensor's name
-	maxNames      = 1 << 16 // names that one link remembers in each direction
+	maxNames      = 1 << 16 // names that a link remembers in each direction
 	maxEndedSteps = 1 << 12 // ended steps that are remembered
 )
 

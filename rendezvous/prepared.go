@@ -94,8 +94,9 @@ type loan struct {
 }
 
 // PrepareNamed allows one rank, given by from, to write the tensors of a name into buf. If the
-// buffer cannot be exposed, the tensors come as ordinary messages. A name has at most one prepared
-// buffer. The program must not write to buf before Close has returned.
+// buffer cannot be exposed, the tensors come as ordinary messages. A match context has at most one
+// prepared buffer per sender and name. PrepareNamed refuses a second one until the first is closed.
+// The program must not write to buf before Close has returned.
 func (mc *MatchContext) PrepareNamed(from int, name string, buf []byte) (*PreparedRecv, error) {
 	e := mc.e
 	if err := e.checkName("prepare", name); err != nil {
@@ -174,9 +175,9 @@ func (ev closeIsDecided) Met() bool {
 }
 
 // Release allows the sender to overwrite Data, if Data lies in a prepared buffer. The sender may
-// then write the tensor of a later step there. For any other tensor, and when it is called again,
-// Release does nothing. Until Release, Data belongs to the program, and the tensors of later steps
-// come as ordinary messages.
+// then write the tensor of a later step into the buffer. For any other tensor, and when it is
+// called again, Release does nothing. Until Release, Data belongs to the program, and the tensors
+// of later steps come as ordinary messages.
 func (t Tensor) Release() {
 	pr := t.loan.from
 	if pr == nil {

@@ -444,8 +444,8 @@ func withoutExposer(w transport.Transport) transport.Transport {
 	return wrapped{w, func(c transport.Conn) transport.Conn { return struct{ transport.Conn }{c} }}
 }
 
-// endStep does on one rank what the flood of EndStep does. The Meshes of a team have no Events, so
-// the flood itself changes nothing there.
+// endStep ends a step on one rank, as the arrival of the flood of EndStep does. The Meshes of a
+// team have no Events, so in these tests the flood itself reaches no Engine.
 func (mc *MatchContext) endStep(step uint64) { mc.e.endStep(stepID{mc.id, step}, 0, "") }
 
 // A send that is aborted before its announcement must return the credit that it has charged.
@@ -494,7 +494,8 @@ func TestTensorsOfOneKeyKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// Close must wait for the sender. It must keep a tensor that is in the buffer and was not received.
+// Close must wait for the sender. Close must keep a tensor that is in the buffer and was not
+// received.
 func TestCloseKeepsAnUnreceivedTensor(t *testing.T) {
 	s := newStepper(t, Config{})
 	buf := make([]byte, 20_000)

@@ -30,8 +30,8 @@ func (p *peer) handlePrepare(h *frameHeader, name []byte) {
 	switch {
 	case p.remote[h.id] != nil || p.remoteByKey[k] != nil:
 		p.protocolError("prepare: got buffer %d for tensor %q a second time, want it once", h.id, name)
-	// The bound is twice maxPrepared, because the peer stops counting earlier: when it sends the
-	// unprepare frame.
+	// The bound is twice maxPrepared, because the peer no longer counts a buffer once it has sent
+	// the unprepare frame.
 	case len(p.remote) >= 2*maxPrepared:
 		p.protocolError("prepare: got %d buffers, want at most %d", 2*maxPrepared+1, 2*maxPrepared)
 	default:

@@ -85,8 +85,8 @@ type requestState struct {
 	// fullBuf is a receive's buf before validate cut it to the message's size. repost needs it.
 	fullBuf []byte
 
-	// fingerprint is the fingerprint of the operation. Sender and receiver must use the same one; 0
-	// is not checked.
+	// fingerprint is the fingerprint of the operation. Sender and receiver must use the same
+	// fingerprint; 0 is not checked.
 	fingerprint uint64
 
 	phase requestPhase
@@ -139,8 +139,8 @@ type requestState struct {
 	spillAt spillDeadline
 
 	// dropped says that the receiver has dropped the offer of a named send, because the step has
-	// ended there. The send waits for the flood of EndStep, at most until its context is closed or
-	// Drain begins.
+	// ended on the receiver. The send waits for the flood of EndStep, at most until its context is
+	// closed or Drain begins.
 	dropped bool
 
 	// tensor is the tensor of a named send, or the tensor that a named receive has received.
@@ -174,8 +174,8 @@ type requestState struct {
 	// withdraws the offer.
 	canceled error
 
-	// alloc says that a named receive has no buffer. It gets a new one of the message's size, or a
-	// prepared one.
+	// alloc says that a named receive has no buffer. The receive gets a new buffer of the message's
+	// size, or a prepared buffer.
 	alloc bool
 }
 

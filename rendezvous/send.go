@@ -235,7 +235,7 @@ func (p *peer) enqueueBody(req *Request, f *dataFrame, h *frameHeader, body []by
 		}
 	}
 	f.Body, f.Parts, f.To, f.ID = body, req.parts, transport.Token{}, 0
-	// The frame may arrive without its header, so the header must carry nothing.
+	// The frame may arrive without its header, so the header must carry no credit.
 	if req.token != (transport.Token{}) {
 		f.To, f.Offset, f.ID = req.token, int(h.offset), req.recvID
 		if req.remote != nil {
@@ -265,7 +265,7 @@ func (p *peer) handleRequest(h *frameHeader) {
 	req.phase = phaseFlowing
 	req.recvID, req.token = h.recvID, h.token
 	switch {
-	case req.length() == 0: // the request alone has completed it at both ends
+	case req.length() == 0: // the request frame alone has completed the message
 		p.e.finish(req, nil)
 	case req.parts != nil: // they fit into one frame
 		req.sent = req.size
@@ -309,11 +309,11 @@ func (p *peer) notReceived(what string) *fault.Error {
 		Err: fmt.Errorf("rank %d has closed without receiving %s; receive all messages before Close", p.rank, what)}
 }
 
-// stepEnded returns the error of a named send that p has dropped because its step has ended there.
-// The cause is not known, because the flood of EndStep has not arrived.
+// stepEnded returns the error of a named send that p has dropped because its step has ended on the
+// peer. The cause is not known, because the flood of EndStep has not arrived.
 func (p *peer) stepEnded(req *Request) *fault.Error {
 	return &fault.Error{Kind: fault.Closed, Op: "send", Rank: p.e.cfg.Rank, Peers: []fault.Peer{{Rank: p.rank}},
-		Err: fmt.Errorf("rank %d has not received tensor %q, because step %d has ended there", p.rank, req.key.name, req.key.step)}
+		Err: fmt.Errorf("rank %d has not received tensor %q, because step %d has ended on that rank", p.rank, req.key.name, req.key.step)}
 }
 
 // endDropped ends the named sends in the context mc, or in all contexts if mc is nil, that p has

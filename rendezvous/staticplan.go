@@ -19,7 +19,7 @@ const (
 //	watched   observe counts its steps; it has no buffer (room is 0)
 //	reserved  reserve has set room; the caller is preparing the receive, without any lock
 //	prepared  commit has stored the receive
-//	outgrown  a larger one has come three times: reserve again, for the larger size
+//	outgrown  a larger tensor has come three times: reserve again, for its size
 //	refused   cancel has returned the reservation; watched, until the tensor grows
 //
 // The buffers are allocated once and stay until their context ends. The field limit bounds their

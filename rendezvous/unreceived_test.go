@@ -268,7 +268,8 @@ func TestSendOfAnEndedStepDoesNotNeedTheFlood(t *testing.T) {
 	}
 }
 
-// The flood of EndStep must end the sends of a context that this rank has closed, with its cause.
+// The flood of EndStep must end the sends of a context that this rank has closed. The sends must
+// fail with the cause that the flood carries.
 func TestEndOfAStepEndsSendsOfAClosedContext(t *testing.T) {
 	tm := newTeam(t, 2)
 	tm.connect(t, 0, 1)

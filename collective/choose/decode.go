@@ -44,7 +44,8 @@ type parser struct {
 	err  error
 }
 
-// fail records the first error, and returns it.
+// fail records an error at the current line, unless an earlier error is recorded. It returns the
+// recorded error.
 func (p *parser) fail(field, format string, args ...any) error {
 	if p.err == nil {
 		line := 1 + bytes.Count(p.text[:min(int(p.dec.InputOffset()), len(p.text))], []byte("\n"))

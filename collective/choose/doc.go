@@ -19,10 +19,10 @@
 // At 1 Ki the default table's choice is the fastest. At 64 Ki ring takes 0.57 of the time of the
 // default choice. This is below MaxRatio, so ring replaces the default choice. At 1 Mi the default
 // choice is ring, too. The first rule is recursive_doubling up to 8 Ki, which is the geometric mean
-// of 1 and 64 Ki. The second rule is ring up to 8 Mi, because the default table changes there. The
-// rules apply to 2 to 7 ranks. A number of ranks that was not measured uses the rules of the next
-// larger number that was measured. There are no rules for twice the largest measured number of
-// ranks, or more.
+// of 1 and 64 Ki. The second rule is ring up to 8 Mi, because the choice of the default table
+// changes at that size. The rules apply to 2 to 7 ranks. A number of ranks that was not measured
+// uses the rules of the next larger number that was measured. There are no rules for twice the
+// largest measured number of ranks, or more.
 //
 // For each band of sizes, the first rule names the fastest algorithm. The next rules name the
 // fastest algorithm for calls that cannot use the first rule. For example, ring needs an operator

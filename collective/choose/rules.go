@@ -169,7 +169,7 @@ type requirement struct {
 	shared bool
 }
 
-// requirements lists all combinations.
+// requirements returns the requirements that rules distinguish: all combinations of their fields.
 func requirements() []requirement {
 	return []requirement{{reduce.Commutative, true}, {reduce.Commutative, false}, {reduce.RankOrder, true}, {reduce.RankOrder, false}}
 }
