@@ -84,14 +84,14 @@ CONCURRENT = $$($(GO) list $(PKGS) | grep -vE '/($(PURE))$$')
 .PHONY: race
 race: export GOGC = 400
 race: ## the same under the race detector, where there are goroutines (at most 15 minutes on 2 cores)
-	CGO_ENABLED=1 $(GOTEST) -race -timeout 14m $(TESTFLAGS) $(CONCURRENT)
+	CGO_ENABLED=1 $(GOTEST) -race -timeout 25m $(TESTFLAGS) $(CONCURRENT)
 
 # What waits must not starve what it waits for, also where Go runs one goroutine at
 # a time: heartbeats, watchers, the ranks of one process. Results that go test has
 # kept are no use: it does not know that they hold for another GOMAXPROCS.
 .PHONY: test-1p
 test-1p: ## every test where there are goroutines with GOMAXPROCS=1 (at most 3 times as long as make test)
-	GOMAXPROCS=1 $(GOTEST) -count=1 -timeout 14m $(TESTFLAGS) $(CONCURRENT)
+	GOMAXPROCS=1 $(GOTEST) -count=1 -timeout 25m $(TESTFLAGS) $(CONCURRENT)
 
 .PHONY: test-verbs
 test-verbs: ## build with RDMA and test it on soft-RoCE in small VMs (Debian, apt; at most 12 minutes)
@@ -115,6 +115,7 @@ soak-verbs: ## TUTTI_SOAK (10000) steps over soft-RoCE with tensors that grow an
 model: ## check the models of the protocols with spin (some minutes; needs Debian's packages spin and gcc)
 	@comm/agreement/model/check.sh
 	@coordinator/negotiate/model/check.sh
+	@ps/internal/part/model/check.sh
 	@transport/verbs/model/check.sh
 
 .PHONY: lint
@@ -171,6 +172,11 @@ fuzz: ## run every fuzz target for FUZZTIME (5s) each, one per core
 .PHONY: examples
 examples: build ## run every program in examples/ and check its output
 	$(GO) run ./tools/transcript examples
+
+# The ranks' standard error is a pipe to the launcher, as in demo.
+.PHONY: example-word2vec
+example-word2vec: build ## learn vectors of words with a parameter server, three seeds; pictures go to out/ (at most 3 minutes)
+	bin/tuttirun -np 6 bin/word2vec -seeds 3 -out out $$([ ! -t 2 ] || echo -bar)
 
 # The launchers of other projects; those that cannot be had are skipped, with a line.
 .PHONY: e2e-launch

@@ -12,7 +12,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # The variables of another job would describe the jobs of this script.
 for name in ${!TUTTI_@} ${!SLURM_@} ${!PMI_@} ${!PMIX_@} ${!OMPI_@} ${!TORCHELASTIC_@} RANK WORLD_SIZE LOCAL_RANK \
-	LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT JOB_COMPLETION_INDEX TF_CONFIG; do
+	LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT JOB_COMPLETION_INDEX TF_CONFIG DMLC_ROLE; do
 	unset "$name"
 done
 export TUTTI_REPORT_BOOTSTRAP=1

@@ -151,8 +151,8 @@ func TestCheckNoticesARankThatDoesNotGoOn(t *testing.T) {
 	}
 }
 
-// The limit grows by the time for which the rank that starved longest had no processor, and by no
-// more.
+// The limit grows by the time for which the rank that starved longest had no processor, and by at
+// most maxDelay.
 func TestLimitsGrowByMeasuredDelays(t *testing.T) {
 	injected := time.Unix(100, 0)
 	f := faultNamed(t, "kill")
@@ -176,8 +176,8 @@ func TestLimitsGrowByMeasuredDelays(t *testing.T) {
 	}
 }
 
-// In a program that passes messages along, the limit of a rank that waits for a live one begins
-// when that one closes or exits. The victim is rank 0.
+// In a program that passes messages along, the limit of a rank that waits for a live rank begins
+// when that rank closes or exits. The victim is rank 0.
 func TestAReportCountsFromItsCause(t *testing.T) {
 	injected := time.Unix(100, 0)
 	f := faultNamed(t, "kill")

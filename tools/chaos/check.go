@@ -11,8 +11,8 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A verdict says how a trial went. The field broken counts the broken rules, by the names of the
-// columns.
+// A verdict says how a trial went. The field broken counts how often each rule was broken, by the
+// names that rules returns.
 type verdict struct {
 	injected bool            // the fault met a job that was running
 	reports  []time.Duration // from the cause to each rank's first error; see trial.cause
@@ -40,7 +40,7 @@ func (v *verdict) String() string {
 	return fmt.Sprintf("ok, the last of %d reports after %v", len(v.reports), slices.Max(v.reports).Round(time.Millisecond))
 }
 
-// rules returns the names of the rules, in the order of the columns.
+// rules returns the names of the rules that check checks. They are columns of a summary's table.
 func rules() []string { return []string{"hang", "blame", "wrong", "left", "broken"} }
 
 // maxDelay bounds the time by which limits grow.
@@ -48,8 +48,8 @@ const maxDelay = time.Minute
 
 // check checks every rank of a job.
 //
-// Limits are for an idle machine. They grow by the time for which the rank that waited longest was
-// ready to run and had no processor.
+// Limits are for an idle machine. They grow by the longest time, up to maxDelay, for which one of
+// the ranks was ready to run and had no processor.
 func check(t *trial, res *result) *verdict {
 	v := &verdict{}
 	if res.err != nil {
@@ -71,7 +71,7 @@ func check(t *trial, res *result) *verdict {
 		switch {
 		case r != t.victim:
 			v.checkRank(t, r, res.outcomes, at)
-		case t.fault.lives && t.fault.rest == 0: // it cannot report while it is stopped
+		case t.fault.lives && t.fault.rest == 0: // stop: the victim cannot report while it is stopped
 			v.checkRank(t, r, res.outcomes, res.over)
 		case t.fault.lives:
 			v.checkRank(t, r, res.outcomes, at)
@@ -167,9 +167,9 @@ func (v *verdict) checkRank(t *trial, r int, outcomes []outcome, at time.Time) {
 	}
 }
 
-// cause returns the time from which the report e of rank r could come. It is the time of the fault,
-// at, or a later time if the failed call waited for a rank that the fault did not meet. Such a call
-// ends when that rank closes or exits, after it has learned of the loss.
+// cause returns the earliest time at which rank r could make the report e. This is at, the time of
+// the fault, unless the failed call waited for a rank that the fault did not meet. Such a call ends
+// only when that rank closes or exits after its own error.
 func (t *trial) cause(r int, e event, outcomes []outcome, at time.Time) time.Time {
 	for _, w := range e.Waited {
 		met := w == t.victim
@@ -191,7 +191,8 @@ func (t *trial) cause(r int, e event, outcomes []outcome, at time.Time) time.Tim
 	return at
 }
 
-// leftOut returns the rank that Shrink leaves out.
+// leftOut returns the rank that Shrink leaves out: the victim or, after the loss of a link, the
+// higher of its two ends.
 func (t *trial) leftOut() int {
 	if t.fault.link {
 		return max(t.victim, t.other)
@@ -199,19 +200,21 @@ func (t *trial) leftOut() int {
 	return t.victim
 }
 
-// goesOn reports whether the rank must go on after a loss, in a job in which all ranks had joined.
+// goesOn reports whether rank r is required to go on after a loss. No rank is required to if one of
+// the ranks has never joined.
 func (t *trial) goesOn(r int, outcomes []outcome) bool {
 	for _, o := range outcomes {
 		if !has(o.events, "joined") {
 			return false
 		}
 	}
-	// If nobody records the deaths of these processes, half of the ranks need the lowest one.
+	// The survivor of two ranks is half of the job. If nobody records the deaths of the processes,
+	// half of a job goes on only if it has the lowest rank.
 	return r != t.leftOut() && (t.ranks > 2 || r == 0 || t.recorded)
 }
 
-// allows reports whether the error of a rank names the right ranks. An error that names none is
-// allowed only if the rank itself had too few descriptors.
+// allows reports whether the error of a rank names the right ranks. An error that names no rank is
+// allowed only on the rank that had too few descriptors.
 func (t *trial) allows(r int, e event) bool {
 	switch {
 	case len(e.Peers) == 0:
@@ -224,10 +227,10 @@ func (t *trial) allows(r int, e event) bool {
 	return false
 }
 
-// losesLink reports whether ranks may report that they have lost the link.
+// losesLink reports whether ranks may report that they have lost the trial's link.
 func (t *trial) losesLink() bool { return t.fault.link && !(t.fault.mended && t.Redial > 0) }
 
-// wanted returns what allows accepts.
+// wanted describes the loss that allows accepts, for the texts of verdicts.
 func (t *trial) wanted() string {
 	switch {
 	case t.fault.lost:
@@ -238,7 +241,7 @@ func (t *trial) wanted() string {
 	return "no error"
 }
 
-// A tally adds up trials.
+// A tally holds the sums over several trials: a row of a table.
 type tally struct {
 	trials, faults int
 	reports        []time.Duration
@@ -253,7 +256,8 @@ func (c *tally) fail(rule string, n int) {
 	c.broken[rule] += n
 }
 
-// A summary adds up the trials of one fault, and numbers them.
+// A summary numbers the trials of one fault, and adds up their verdicts in a table with a row for
+// each transport.
 type summary struct {
 	fault         *injection
 	next, running int // the number of the next trial, and how many are running
@@ -262,7 +266,7 @@ type summary struct {
 	total  tally
 }
 
-// add adds a trial.
+// add adds the verdict of a trial to the row of the trial's transport and to the last row.
 func (s *summary) add(t *trial, v *verdict) {
 	if s.byWire == nil {
 		s.byWire = make(map[string]*tally)

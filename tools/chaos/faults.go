@@ -181,16 +181,17 @@ func chooseRedial(t *trial, rng *rand.Rand) {
 // limit returns how long after its cause a report may come, on an idle machine; see trial.cause.
 func (t *trial) limit() time.Duration {
 	limit := t.fault.limit
-	if t.inInit { // a rank that has not joined may be replaced, so the others wait for their deadline
+	if t.inInit { // a process that has not joined may be replaced, so the others wait for their deadline
 		limit += initLimit
 	}
-	if t.fault.link { // WithRedial does not delay the report of a lost rank
+	if t.fault.link { // WithRedial delays the report of a lost link, but not of a lost rank
 		limit += t.Redial
 	}
 	if t.Reaction == "exit" && t.Relayed && t.Redial > 0 {
-		// A rank may exit before it has told others of the loss, which then learn of its end. The
-		// relay accepts connections to a process that has ended, so nothing proves the end.
-		// WithRedial then reports the rank as a silent one.
+		// A rank that exits may not have reported the loss of the victim to the other ranks. Then
+		// the other ranks lose this rank, too. Normally the host of an ended process refuses
+		// connections, which proves the end. Here the relay accepts the connections. So with
+		// WithRedial the other ranks wait until this rank counts as silent.
 		limit += silentTime
 	}
 	return limit

@@ -20,7 +20,7 @@ import (
 type links struct {
 	transport.Transport
 	in   *instruction
-	lied atomic.Bool // a relay has altered its frame
+	lied atomic.Bool // a relay has altered the trial's frame
 
 	mu     sync.Mutex // guards the fields below
 	relays map[string]*relay.Relay
@@ -107,13 +107,14 @@ type conn struct {
 	cut   func()
 	first []byte       // the bytes until the hello is complete; owned by the Filter up
 	peer  atomic.Int32 // the rank that is dialled; -1 before the hello
-	data  atomic.Bool  // it is a data connection
+	data  atomic.Bool  // the hello has said that this is a data connection
 
 	silent    atomic.Bool
 	heldUntil atomic.Int64 // in ns
 }
 
-// filters returns the Filters of a new connection.
+// filters registers a new connection, and returns the Filters of its two directions. The Filters
+// carry out the commands about the connection.
 func (l *links) filters(cut func()) (up, down relay.Filter) {
 	c := &conn{cut: cut}
 	c.peer.Store(-1)
@@ -131,7 +132,7 @@ func (l *links) filters(cut func()) (up, down relay.Filter) {
 	return up, func(p []byte) []byte { return c.pass(p, lieDown) }
 }
 
-// resets resets a connection to a rank that is cut off. It reports whether it has done so.
+// resets resets the connection if its peer is cut off, and reports whether the peer is.
 func (l *links) resets(c *conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -163,7 +164,7 @@ const (
 	helloSize  = 84
 
 	dataChannel     = 2
-	handshakeFrames = 2 // in each direction
+	handshakeFrames = 2 // frames of the handshake in each direction
 )
 
 // identify reads from the hello, in the bytes of the dialling side, the peer and the channel of the
@@ -182,7 +183,8 @@ func (c *conn) identify(p []byte) {
 	c.peer.Store(int32(binary.LittleEndian.Uint32(hello[peerAt:])))
 }
 
-// lies returns the Filter that alters a frame between the trial's two ranks, or nil.
+// lies returns the Filter that alters one frame between the trial's two ranks. It returns nil if
+// the trial alters no frame in this direction.
 func (l *links) lies(c *conn, up bool) relay.Filter {
 	if l.in.Lie == "" || up != l.in.Up {
 		return nil
@@ -197,7 +199,7 @@ func (l *links) lies(c *conn, up bool) relay.Filter {
 			return false
 		}
 		if n == k && !l.lied.CompareAndSwap(false, true) {
-			return false // a link that is opened again is not altered again
+			return false // a trial alters one frame, even if the link is opened again
 		}
 		if n == k {
 			event{Name: "altered"}.write()

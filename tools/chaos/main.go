@@ -101,7 +101,7 @@ func main() {
 	}
 }
 
-// A director runs trials and adds them up.
+// A director runs the trials of all faults, and collects their verdicts in tables.
 type director struct {
 	count     int
 	seed      uint64
@@ -116,8 +116,8 @@ type director struct {
 	tables []*summary // one for each fault of the list
 }
 
-// roundSize is how many faults a round injects. A long run goes through the list round by round, so
-// that it has tried every fault whenever it is ended.
+// roundSize is how many faults a round injects. A long run goes through the whole list in each
+// round, so that every fault has had its share when the time is over.
 const roundSize = 100
 
 // run injects the faults of the list.
@@ -171,7 +171,8 @@ func (d *director) inject(s *summary, wanted int) {
 	}
 }
 
-// next returns the next trial, or nil if there is none.
+// next returns the next trial that the flags select. It returns nil if the trials so far suffice,
+// if the time is over, or if the one trial of -only has been returned.
 func (d *director) next(s *summary, wanted int) *trial {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/tutti-go/tutti/coordinator"
 )
 
-// A program returns a function that the ranks call until it fails, or returns errEnd. The random
-// numbers are equal on all ranks.
+// A program returns a function step, which each rank calls until step returns an error; errEnd says
+// that the program is over. The random numbers are equal on all ranks.
 type program func(c *comm.Comm, rng *rand.Rand) (step func(ctx context.Context) error)
 
 // errEnd ends a program without an error.
@@ -159,7 +159,7 @@ func collectives(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
 	return func(ctx context.Context) error { return collective(ctx, c, rng) }
 }
 
-// requests has several non-blocking collectives under way.
+// requests keeps several non-blocking collectives under way at the same time.
 func requests(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var rs []*comm.Request
@@ -260,7 +260,7 @@ func named(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
 	}
 }
 
-// makers makes communicators, uses them and closes them.
+// makers makes a communicator in each step, runs an allreduce on it and closes it.
 func makers(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var made *comm.Comm
@@ -298,7 +298,7 @@ func closeSoon(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
 	}
 }
 
-// coordinate starts coordinators one after the other, and reduces named tensors with each of them.
+// coordinate starts a coordinator in each step, reduces named tensors with it and closes it.
 func coordinate(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
 	return func(ctx context.Context) error {
 		co, err := coordinator.Start(ctx, c)
@@ -313,7 +313,7 @@ func coordinate(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
 	}
 }
 
-// train runs some steps with a few tensors each.
+// train runs 1 to 20 training steps, each of which reduces 1 to 6 tensors through co.
 func train(ctx context.Context, c *comm.Comm, co *coordinator.Coordinator, rng *rand.Rand) error {
 	for range 1 + rng.IntN(20) {
 		var handles []*coordinator.Handle

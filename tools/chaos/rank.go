@@ -53,7 +53,7 @@ func runRank(text string) int {
 	}
 	var over atomic.Bool
 	go obey(links, &over)
-	if in.Descriptors > 0 && in.Victim == thisRank() { // the limit bounds descriptor numbers, and open ones stay open
+	if in.Descriptors > 0 && in.Victim == thisRank() { // open descriptors with higher numbers stay open
 		n := uint64(len(descriptors()) + in.Descriptors)
 		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -61,10 +61,10 @@ func runRank(text string) int {
 		}
 	}
 	limit := initLimit
-	if in.Lie != "" { // a frame may be altered during Init, and a lost frame takes longer to notice
+	if in.Lie != "" { // a frame may be altered during Init, and its loss is noticed later than the end of a process
 		limit += stallTime + in.Redial
 	}
-	if in.Program == rejoins { // Init waits until the others rejoin
+	if in.Program == rejoins { // Init of a process that was started again waits until the others rejoin
 		limit = startLimit
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -148,7 +148,7 @@ func thisRank() int {
 	return r
 }
 
-// report reports an error.
+// report writes the event that tells the director of an error.
 func report(err error) {
 	e := event{Name: "error", Text: err.Error()}
 	if errors.Is(err, errWrong) {
@@ -176,8 +176,8 @@ func (e event) write() {
 	os.Stdout.Write(append(line, '\n'))
 }
 
-// checkLeft calls the function left until it returns "". If it still returns something after a
-// second, checkLeft reports that the library has left this behind after Close.
+// checkLeft calls the function left until it returns "". If left still returns a text after a
+// second, checkLeft reports the text: it says what the library has left behind after Close.
 func checkLeft(what string, left func() string) {
 	for late := time.Now().Add(time.Second); ; {
 		text := left()
@@ -216,14 +216,14 @@ func newDescriptors(before map[string]string) (left []string) {
 	return left
 }
 
-// libraryGoroutines returns the stacks of all goroutines in the library, except this one and the
-// reader of the connection to tuttirun.
+// libraryGoroutines returns the stacks of all goroutines in the library, except the calling
+// goroutine and the reader of the connection to tuttirun.
 func libraryGoroutines() string {
 	buf := make([]byte, 1<<20)
 	stacks := strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n")
 	var left []string
 	for _, stack := range stacks[1:] { // the first stack belongs to this goroutine
-		library := strings.Contains(stack, "\ngithub.com/tutti-go/tutti/") // functions begin a line, and files do not
+		library := strings.Contains(stack, "\ngithub.com/tutti-go/tutti/") // a function begins a line, a path does not
 		if library && !strings.Contains(stack, "store.(*Client).read") {
 			left = append(left, stack)
 		}

@@ -16,12 +16,13 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// rejoins is the program that goes on with a new process after a loss. Its processes are started by
-// tuttirun, as which this command runs if asLauncher is set.
+// rejoins is the program whose ranks go on with a new process after a loss. Its processes are
+// started by tuttirun. If the environment variable asLauncher is set, this command runs as
+// tuttirun.
 const (
 	rejoins      = "rejoin"
 	asLauncher   = "TUTTI_CHAOS_LAUNCHER"
-	guardianName = "tutti-guardian" // argv[0] of a process that tuttirun starts
+	guardianName = "tutti-guardian" // argv[0] of the guardian, a process that tuttirun starts
 )
 
 // runRejoining runs collectives in rounds. After a loss, and now and then without one, all ranks
@@ -55,8 +56,8 @@ func runRejoining(ctx context.Context, c *comm.Comm, in *instruction) (*comm.Com
 	}
 }
 
-// runEpoch runs some collectives. It reports whether they have succeeded with a process that has
-// taken part in fewer epochs than another one.
+// runEpoch runs some collectives. The result last says that one of the processes has taken part in
+// fewer epochs than another, so it was started again, and that all collectives have succeeded.
 func runEpoch(ctx context.Context, c *comm.Comm, in *instruction, epochs uint64) (last bool, err error) {
 	all := make([]uint64, c.Size())
 	if err := comm.AllGather(ctx, c, all, comm.From([]uint64{epochs})); err != nil {
@@ -104,7 +105,7 @@ func (t *trial) runLaunched() *result {
 	res.injected = time.Now()
 	for _, e := range p.copyEvents() {
 		if e.Rank == t.victim && e.Name == "begun" {
-			syscall.Kill(e.Pid, syscall.SIGKILL) // a rank does not end before another one was killed
+			syscall.Kill(e.Pid, syscall.SIGKILL) // it exists, because no rank ends before one is killed
 		}
 	}
 	res.over = res.injected

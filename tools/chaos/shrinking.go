@@ -45,7 +45,7 @@ func runShrinking(ctx context.Context, job *comm.Comm, in *instruction, over *at
 			return err
 		}
 		if c != job {
-			c.Close(ctx) // it is revoked, so nothing is left to deliver
+			c.Close(ctx) // c is revoked, so nothing is left to deliver
 		}
 		c = next
 	}
@@ -54,8 +54,9 @@ func runShrinking(ctx context.Context, job *comm.Comm, in *instruction, over *at
 // errRevoke makes a rank revoke the communicator.
 var errRevoke = &fault.Error{Kind: fault.Revoked, Op: "revoke", Rank: -1}
 
-// runRound runs some calls, and returns errEnd if the program then ends. Otherwise it returns an
-// error, because one rank revokes the communicator.
+// runRound runs some calls, and returns errEnd if the program then ends. Otherwise one rank returns
+// errRevoke, so that its caller revokes the communicator. The other ranks wait for this in a
+// barrier, which returns the error.
 func runRound(ctx context.Context, job, c *comm.Comm, rng *rand.Rand, end func() (bool, error)) error {
 	if err := checkMembers(ctx, job, c); err != nil {
 		return err
@@ -96,7 +97,8 @@ func checkMembers(ctx context.Context, job, c *comm.Comm) error {
 			return fmt.Errorf("%w: agree: got %b, and %b on rank %d", errWrong, bits, all[2*r+1], r)
 		}
 	}
-	if want := ^uint64(0) << c.Size(); bits != want { // all ranks have come out of Agree alive
+	// Each rank clears its bit. All ranks took part, because AllGather has succeeded.
+	if want := ^uint64(0) << c.Size(); bits != want {
 		return fmt.Errorf("%w: agree: got %b, want %b", errWrong, bits, want)
 	}
 	e := event{Name: "shrunk"}

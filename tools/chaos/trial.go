@@ -68,8 +68,8 @@ type trial struct {
 	wire          string
 	ranks         int
 	victim, other int
-	pause         time.Duration // the time to the fault, counted from when all processes have begun, or have joined
-	inInit        bool          // the pause begins before Init
+	pause         time.Duration // the time to the fault, counted from the event trial.first
+	inInit        bool          // the pause begins before Init, so the fault may meet Init
 	lasts         time.Duration // how long the fault lasts
 	recorded      bool          // the ranks inherit a record of ends, as from tuttirun
 }
@@ -195,7 +195,7 @@ func (p *process) order(c command) {
 	p.stdin.Write(append(line, '\n'))
 }
 
-// run runs the trial. It leaves no process behind.
+// run runs the trial. It returns when all processes of the trial have ended.
 func (t *trial) run() *result {
 	if t.Program == rejoins {
 		return t.runLaunched()
@@ -263,8 +263,8 @@ func (t *trial) run() *result {
 	return res
 }
 
-// first returns the name of the event for which the trial waits before its pause. All ranks must
-// have reported it.
+// first returns the name of an event. When all ranks have reported this event, the pause before the
+// fault begins.
 func (t *trial) first() string {
 	if t.inInit || t.Lie != "" {
 		return "begun"
@@ -272,7 +272,8 @@ func (t *trial) first() string {
 	return "joined"
 }
 
-// awaitEnds waits until all ranks have ended, and ends those that are late.
+// awaitEnds waits until all ranks have ended, and collects their outcomes. It ends late ranks by
+// SIGQUIT, so that their stacks show where they hang.
 func (t *trial) awaitEnds(ps []*process, res *result) {
 	// A rank must report in time, and then close.
 	over := time.After(t.limit() + stay + closeLimit + startLimit)
@@ -315,8 +316,8 @@ func newRecord(n int) (*os.File, error) {
 	return f, err
 }
 
-// start starts a rank. If ends is not nil, the rank inherits it, and start records there the end of
-// the rank.
+// start starts a rank. If ends is not nil, the rank inherits it, and start records the end of the
+// rank in it.
 func (t *trial) start(r int, root string, listener, ends *os.File) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -351,7 +352,8 @@ func (t *trial) start(r int, root string, listener, ends *os.File) (*process, er
 	return p, err
 }
 
-// environment returns the environment of all ranks, without what differs between them.
+// environment returns the environment of a rank without the variables that differ between ranks. It
+// contains the trial's instruction.
 func (t *trial) environment() []string {
 	t.Wire = t.wire
 	text, _ := json.Marshal(t.instruction) // cannot fail, because all fields are plain
@@ -405,10 +407,11 @@ func (p *process) copyEvents() []event {
 	return slices.Clone(p.events)
 }
 
-// await returns true once the rank has reported an event of the given name.
+// await is awaitMany for one event.
 func (p *process) await(name string, late <-chan time.Time) bool { return p.awaitMany(name, 1, late) }
 
-// awaitMany returns true once the ranks have reported n events of the given name.
+// awaitMany waits until the process has reported n events of the given name. It returns false if
+// the process ends first, or if the channel late delivers a value first.
 func (p *process) awaitMany(name string, n int, late <-chan time.Time) bool {
 	for {
 		p.mu.Lock()

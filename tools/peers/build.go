@@ -63,7 +63,7 @@ func (r recipe) build(ctx context.Context, dir string) (string, error) {
 	}
 	compiler, err := exec.LookPath(r.compiler)
 	if err != nil {
-		return "", fmt.Errorf("there is no %s", r.compiler)
+		return "", fmt.Errorf("got no %s in PATH", r.compiler)
 	}
 	args := append([]string{"-O3", "-march=native", "-x", language(r.source), "-", "-x", "none"}, r.libs...)
 	mark := sha256.Sum256(append(source, strings.Join(append(args, compiler), " ")...))

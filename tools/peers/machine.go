@@ -59,7 +59,7 @@ func commit(ctx context.Context, dir, results string) string {
 // versions returns the versions of the peers' Debian packages that are installed.
 func versions(ctx context.Context) string {
 	out, _ := exec.CommandContext(ctx, "dpkg-query", "-W", "-f", "${Package} ${Version}, ",
-		"openmpi-bin", "mpich", "libgloo-dev").Output() // it reports missing packages on standard error
+		"openmpi-bin", "mpich", "libgloo-dev").Output() // missing packages go to standard error
 	if text := strings.TrimSuffix(string(out), ", "); text != "" {
 		return text
 	}
