@@ -25,7 +25,8 @@ func (j *job) flags(f *flag.FlagSet) {
 	f.IntVar(&j.local, "local", 0, "run this many `ranks` as goroutines of one process; by default this process is a rank of its job")
 }
 
-// join runs part on each rank of the job.
+// join joins the job, runs part with its communicator, and closes the communicator. With -local, it
+// does so for each rank in this process.
 func (j job) join(ctx context.Context, opts []comm.Option, part func(context.Context, *comm.Comm) error) error {
 	opts = append(opts, comm.WithTransport(linked.All()...))
 	if j.transport != "" {

@@ -90,7 +90,7 @@ func printNamed(c *comm.Comm, o options, methods []method, samples []sample, g *
 		r := o.rowOf(c, count, samples[i])
 		r.Op, r.BusBW = way.op, r.AlgBW*figure.BusFactor("allreduce", c.Size())
 		if way.op == "whole" {
-			r.Algorithm = c.Algorithm("allreduce", r.Bytes)
+			r.Algorithm = c.Bridge().Algorithm("allreduce", r.Bytes, comm.Sum)
 		}
 		if err := paper.row(r); err != nil {
 			return err
@@ -106,10 +106,10 @@ func printNamed(c *comm.Comm, o options, methods []method, samples []sample, g *
 	return verdict(rows)
 }
 
-// pairedRatios compares the first way with the next two. For each of the two, it computes the ratio
-// of the times in every pair of adjacent turns, and returns the median of the ratios. A temporary
-// slowdown of the machine affects both turns of a pair, so it hardly changes their ratio. It may
-// change the medians in the rows.
+// pairedRatios returns a text that compares the coordinator with the separate calls and with the
+// one vector. For each comparison it computes the ratio of the times in every turn. The result is
+// the median of the ratios. A temporary slowdown of the machine affects all times of a turn, so it
+// hardly changes their ratio. It may change the medians in the rows.
 func pairedRatios(samples []sample) string {
 	return fmt.Sprintf("turn by turn the coordinator takes %.2f of separate and %.2f of whole (medians of %d)",
 		medianRatio(samples[0].seconds, samples[1].seconds), medianRatio(samples[0].seconds, samples[2].seconds), len(samples[0].seconds))
@@ -203,40 +203,52 @@ func (g *gradients) whole(ctx context.Context) error {
 	return comm.AllReduce(ctx, g.c, g.all, comm.Sum)
 }
 
-// measure times all ways alternately until the slowest way has spent the budget. All ways have the
-// same number of turns. The samples are in the order of turns.
+// measure times all ways alternately, and returns their samples.
 func (g *gradients) measure(ctx context.Context, methods []method, b budget) ([]sample, error) {
-	watches := make([]stopwatch, len(methods))
-	samples := make([]sample, len(methods))
+	trials := make([]trial, len(methods))
 	for i, way := range methods {
-		t := trial{load: way.load, run: way.run, spoils: true, wrong: func() int { return g.want.wrong(g.all, 0) }}
+		trials[i] = trial{load: way.load, run: way.run, spoils: true, wrong: func() int { return g.want.wrong(g.all, 0) }}
 		if way.empty {
-			t.wrong = func() int { return 0 }
+			trials[i].wrong = func() int { return 0 }
 		}
-		watches[i] = stopwatch{c: g.c, t: t, slowest: make([]float64, 1)}
+	}
+	return alternate(ctx, g.c, trials, b)
+}
+
+// alternate times trials alternately until the slowest one has spent the budget, and verifies the
+// result of each run. All trials have the same number of turns. The samples are in the order of
+// turns.
+func alternate(ctx context.Context, c *comm.Comm, trials []trial, b budget) ([]sample, error) {
+	watches := make([]stopwatch, len(trials))
+	samples := make([]sample, len(trials))
+	for i, t := range trials {
+		t.spoils = true
+		watches[i] = stopwatch{c: c, t: t, slowest: make([]float64, 1)}
 	}
 	runtime.GC()
-	spent := make([]float64, len(methods))
+	spent, wrong := make([]float64, len(trials)), make([]int, len(trials))
 	for turn := 0; turn < warmUps+minIterations || slices.Max(spent) < b.time.Seconds() && turn < warmUps+b.maxIterations; turn++ {
-		for i := range watches {
-			before := mallocs(g.c)
+		for i, t := range trials {
+			before := mallocs(c)
 			s, err := watches[i].iterate(ctx)
 			if err != nil {
 				return nil, err
 			}
+			after := mallocs(c)
+			wrong[i] += t.wrong()
 			if turn < warmUps {
 				continue
 			}
-			samples[i].allocs += float64(mallocs(g.c) - before)
+			samples[i].allocs += float64(after - before)
 			samples[i].seconds = append(samples[i].seconds, s)
 			spent[i] += s
 		}
 	}
-	for i := range watches {
-		var err error
-		if samples[i].wrong, err = verify(ctx, g.c, watches[i].t); err != nil {
-			return nil, err
-		}
+	if err := comm.AllReduce(ctx, c, wrong, comm.Sum); err != nil {
+		return nil, err
+	}
+	for i := range samples {
+		samples[i].wrong = wrong[i]
 		samples[i].allocs /= float64(len(samples[i].seconds))
 	}
 	return samples, nil

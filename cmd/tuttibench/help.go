@@ -30,6 +30,9 @@ func help(flags *flag.FlagSet, out io.Writer) {
 		fmt.Fprintf(out, "  %-14s  %s\n", op, strings.Join(algorithmNames(op), " "))
 	}
 	fmt.Fprintf(out, "  %-14s  of -model's tensors: %s\n", named, strings.Join(models(), " "))
+	fmt.Fprintf(out, "  %-14s  of a vector on -servers parameter servers, beside pingpong and allreduce\n", dense)
+	fmt.Fprintf(out, "  %-14s  of -indices rows of a table of -rows on -servers parameter servers, beside pingpong\n", sparse)
+	fmt.Fprintf(out, "  %-14s  steps of -model: its tensors on -servers parameter servers, beside computation\n", training)
 	fmt.Fprint(out, "\nflags:\n")
 	flags.PrintDefaults()
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,7 +31,7 @@ func TestHelpListsCommandsOperationsAlgorithmsAndFlags(t *testing.T) {
 			lines[words[0]] = line
 		}
 	}
-	for _, op := range append([]string{named}, opNames...) {
+	for _, op := range slices.Concat(specialOps, opNames) {
 		if lines[op] == "" {
 			t.Errorf("operation %s is not listed in\n%s", op, text.String())
 		}

@@ -83,7 +83,7 @@ func limits(ctx context.Context, c *comm.Comm, o *limitsOptions, out io.Writer) 
 			return err
 		}
 		bound := copied + added
-		fmt.Fprintf(out, "%10d %-9s %-18s %11.2f %11.2f %11.2f %12.2f %6.2f\n", 4*l.count, wires(c), c.Algorithm("allreduce", 4*l.count),
+		fmt.Fprintf(out, "%10d %-9s %-18s %11.2f %11.2f %11.2f %12.2f %6.2f\n", 4*l.count, wires(c), c.Bridge().Algorithm("allreduce", 4*l.count, comm.Sum),
 			1e6*copied, 1e6*added, 1e6*bound, 1e6*reduced, reduced/bound)
 	}
 	return nil

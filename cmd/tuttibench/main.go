@@ -35,7 +35,7 @@
 //	allocs_per_op      heap allocations of rank 0's process per iteration, including its
 //	                   barrier and its search for the slowest rank
 //	wrong              wrong elements on all ranks together, in the last timed run and in
-//	                   one more after it
+//	                   one more after it; in every run if several ways take turns
 //
 // Rank 0 prints. Lines that begin with # are comments. For CSV they are on standard error, so
 // that the first line is the header. The exit code is not 0 if a result was wrong.
@@ -59,6 +59,32 @@
 // The four alternate. Bytes are those of all tensors. A comment below the rows has two median
 // ratios: the coordinator's time divided by the time of separate, and of whole, in the same turn.
 // Changes of the machine's speed disturb these ratios less than the rows.
+//
+// # Parameter servers
+//
+//	tuttirun -np 3 tuttibench -op pushpull -servers 1 -min 64Mi
+//	tuttirun -np 3 tuttibench -op sparse -servers 1
+//
+// The last -servers ranks serve, and the others work; by default every rank does both. Several ways
+// take turns, and each has a row. Its algorithm is a name for the way, such as 2w+1s for two workers
+// and a server, or 2ws for two ranks that do both. The column busbw_MBps is the bytes that cross
+// between processes, in all directions together, over the median time. Every run is verified.
+//
+// pushpull times a dense vector, which each worker pushes, and whose sum each worker pulls. Beside
+// it, as many pairs as there are among the ranks exchange such vectors (pingpong), and the workers
+// reduce them (allreduce). The comment below the rows compares pushpull with the time that the pairs
+// need for as many bytes, and with the allreduce.
+//
+// sparse times steps in which each worker pushes gradients of -indices random rows of a table, and
+// pulls these rows. The rows are uniformly distributed, or have a Zipf distribution with exponent
+// 1.1. One pair of ranks exchanges as many bytes as a worker pushes. The comment compares the bytes of
+// pushes and pulls per second with those of the pair, and says how much memory the table has taken.
+//
+//	tuttirun -np 3 tuttibench -op training -servers 1 -model resnet50
+//
+// times steps that push the gradients of a model's tensors and pull their sums. The computation is a
+// wait, as if on an accelerator, and takes as long as the communication. Beside steps it has rows of
+// the computation alone and of the communication alone.
 //
 // # Other commands
 //
@@ -121,8 +147,11 @@ func run(ctx context.Context, args []string, out, usage io.Writer) error {
 
 func measureAll(ctx context.Context, c *comm.Comm, o options, out, notes io.Writer) error {
 	return profiled(ctx, c, o.profile, func() error {
-		if o.op == named {
+		switch o.op {
+		case named:
 			return sweepNamed(ctx, c, o, out, notes)
+		case dense, sparse, training:
+			return sweepServers(ctx, c, o, out, notes)
 		}
 		return sweep(ctx, c, o, out, notes)
 	})

@@ -32,7 +32,10 @@ type options struct {
 	profile       string // the file for rank 0's CPU profile; "" if there is none
 	local         int    // the number of ranks within this process; 0 if this process is one rank
 	version       bool   // only print the version
-	model         string // the model whose gradients a coordinator reduces
+	model         string // the model whose gradients are reduced
+	servers       int    // the ranks that only serve; 0 if every rank works and serves
+	rows, width   int    // of a table
+	indices       int    // rows that a worker pushes and pulls in a step
 }
 
 // named is the name of the operation that reduces a model's tensors. It has no sweep of sizes.
@@ -41,12 +44,15 @@ const named = "coordinator"
 // opNames are the operations on vectors of one size, as -op accepts them.
 var opNames = []string{"allreduce", "broadcast", "allgather", "reduce_scatter", "alltoall", "reduce", "gather", "scatter", "scan", "exscan", "pingpong", "barrier"}
 
+// specialOps are the operations that compare several ways to move the same data.
+var specialOps = []string{named, dense, sparse, training}
+
 // parseFlags parses and checks the command line.
 func parseFlags(args []string, usage io.Writer) (options, error) {
 	o := options{min: 4, max: 64 << 20, time: 200 * time.Millisecond, maxIterations: maxIterations}
 	flags := flag.NewFlagSet("tuttibench", flag.ContinueOnError)
 	flags.Usage = func() { help(flags, usage) }
-	flags.StringVar(&o.op, "op", "allreduce", "one `of` "+strings.Join(opNames, ", ")+", "+named)
+	flags.StringVar(&o.op, "op", "allreduce", "one `of` "+strings.Join(opNames, ", ")+", "+strings.Join(specialOps, ", "))
 	flags.StringVar(&o.transport, "transport", "", wireHelp)
 	flags.StringVar(&o.algorithm, "algorithm", "", "force the algorithm of this `name`; by default the table chooses")
 	dtype := flags.String("dtype", "float32", "element `type`: "+strings.Join(dtypeNames(), ", "))
@@ -60,7 +66,11 @@ func parseFlags(args []string, usage io.Writer) (options, error) {
 	flags.StringVar(&o.format, "format", "table", "table, csv or json")
 	flags.StringVar(&o.plot, "plot", "", "draw time and bus bandwidth into this SVG `file`")
 	flags.StringVar(&o.profile, "cpuprofile", "", "have rank 0 write its CPU profile, all sizes together, to this `file`, for go tool pprof")
-	flags.StringVar(&o.model, "model", "small1000", "whose tensors -op coordinator reduces: one `of` "+strings.Join(models(), ", "))
+	flags.StringVar(&o.model, "model", "small1000", "whose tensors -op coordinator or training reduces: one `of` "+strings.Join(models(), ", "))
+	flags.IntVar(&o.servers, "servers", 0, "of -op pushpull, sparse and training: how many `ranks`, the last ones, serve and do not work; by default all ranks do both")
+	flags.IntVar(&o.rows, "rows", 1_000_000, "of -op sparse: the `rows` of the table")
+	flags.IntVar(&o.width, "width", 64, "of -op sparse: the `elements` of a row")
+	flags.IntVar(&o.indices, "indices", 100_000, "of -op sparse: how many random `rows` each worker pushes and pulls in a step")
 	flags.BoolVar(&o.version, "V", false, "print the version, and measure nothing")
 	flags.IntVar(&o.local, "local", 0, "run this many `ranks` as goroutines of one process; by default this process is a rank of its job")
 	if err := parse(flags, args, usage); err != nil {
@@ -78,13 +88,18 @@ func parseFlags(args []string, usage io.Writer) (options, error) {
 
 // check rejects options that contradict each other or are out of range.
 func (o *options) check() error {
+	special := slices.Contains(specialOps, o.op)
 	switch {
-	case o.op != named && !slices.Contains(opNames, o.op):
-		return fmt.Errorf("-op %q: want one of %s, %s", o.op, strings.Join(opNames, ", "), named)
+	case !special && !slices.Contains(opNames, o.op):
+		return fmt.Errorf("-op %q: want one of %s, %s", o.op, strings.Join(opNames, ", "), strings.Join(specialOps, ", "))
 	case !knownModel(o.model):
 		return fmt.Errorf("-model %q: want one of %s", o.model, strings.Join(models(), ", "))
-	case o.op == named && (o.dtype != tensor.Float32 || o.algorithm != "" || o.plot != ""):
-		return fmt.Errorf("-op %s: got -algorithm, -plot or a -dtype other than float32, want none of them", named)
+	case special && (o.dtype != tensor.Float32 || o.algorithm != "" || o.plot != ""):
+		return fmt.Errorf("-op %s: got -algorithm, -plot or a -dtype other than float32, want none of them", o.op)
+	case o.servers < 0 || o.servers > 0 && (!special || o.op == named):
+		return fmt.Errorf("-servers %d: want 0 or more, with -op %s, %s or %s", o.servers, dense, sparse, training)
+	case o.rows < 1 || o.width < 1 || o.indices < 1:
+		return fmt.Errorf("-rows %d, -width %d and -indices %d: want 1 or more", o.rows, o.width, o.indices)
 	case !slices.Contains(dtypeNames(), o.dtype.String()):
 		return fmt.Errorf("-dtype %v has no sum; want one of %s", o.dtype, strings.Join(dtypeNames(), ", "))
 	case o.min < 1 || o.max < o.min:

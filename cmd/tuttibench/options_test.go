@@ -28,6 +28,8 @@ func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
 	for _, args := range []string{
 		"-op sum", "-op allreduce more", "-dtype bool", "-dtype float31", "-min 0", "-min 8 -max 4", "-factor 1",
 		"-time -1s", "-format xml", "-local -1", "-op pingpong -algorithm ring", "-op barrier -plot x.svg", "-max 64M", "-nonsense",
+		"-servers 1", "-op pushpull -servers -1", "-op pushpull -dtype int8", "-op sparse -plot x.svg", "-op sparse -rows 0", "-op sparse -width 0",
+		"-op sparse -indices 0",
 		"-op coordinator -model gpt", "-op coordinator -dtype int8", "-op coordinator -algorithm ring",
 	} {
 		if _, err := parseFlags(strings.Fields(args), io.Discard); err == nil {

@@ -42,7 +42,7 @@ func (o *options) rowOf(c *comm.Comm, count int, s sample) row {
 	if o.op == "barrier" {
 		moves = 0
 	}
-	if name := c.Algorithm(o.op, moves); name != "" {
+	if name := c.Bridge().Algorithm(o.op, moves, comm.Sum); name != "" {
 		r.Algorithm = name
 	}
 	// If the clock is too coarse, the median is 0, and the row has no bandwidth.

@@ -38,8 +38,9 @@ func (t *tuner) model(ctx context.Context) (choose.Model, error) {
 	return m, err
 }
 
-// points returns the times of single messages. It derives them from allgathers by an algorithm
-// whose steps are alike and reduce nothing. If the algorithm cannot run, it returns none.
+// points returns the times that single messages of several sizes take. It times allgathers by the
+// named algorithm, in which all steps are alike and reduce nothing, and divides each time by the
+// number of steps. If the algorithm cannot run on this communicator, points returns nil.
 func (t *tuner) points(ctx context.Context, name string) ([]choose.TimedMessage, error) {
 	a, err := collective.Find(collective.VerbAllGather, name)
 	if err != nil {

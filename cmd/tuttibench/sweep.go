@@ -74,7 +74,8 @@ func sweep(ctx context.Context, c *comm.Comm, o options, out, notes io.Writer) e
 	return verdict(rows)
 }
 
-// verdict returns an error if a result was wrong.
+// verdict returns an error that lists the rows with wrong elements, or nil if all results are
+// right.
 func verdict(rows []row) error {
 	var wrong []string
 	for _, r := range rows {
@@ -88,7 +89,8 @@ func verdict(rows []row) error {
 	return nil
 }
 
-// remark describes the origin of the figures.
+// remark returns the text that is printed with the rows: the operation, the element type, the
+// buffers, the number of ranks and the system.
 func remark(c *comm.Comm, o options) string {
 	buffers := "out of place"
 	if o.inplace || o.op == "broadcast" {

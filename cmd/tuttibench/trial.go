@@ -97,7 +97,7 @@ func (k *typedVectors[T]) trial(count int) trial {
 	case "exscan":
 		k.exScan(&t, in, out, inPlace)
 	case "pingpong":
-		k.pingPong(&t, in, out, inPlace)
+		k.pingPong(&t, in, out, inPlace, 1)
 	case "barrier":
 		k.barrier(&t)
 	}
@@ -173,8 +173,8 @@ func (k *typedVectors[T]) allGather(t *trial, in, out []T, inPlace bool) {
 	}
 }
 
-// wrongChunks counts the wrong elements of out, which contains one chunk from each rank. The first
-// element of each chunk has the index first in the vector of its sender.
+// wrongChunks counts the wrong elements of out, which consists of one chunk from each rank. Each
+// chunk must equal the elements of its sender's vector from the index first on.
 func (k *typedVectors[T]) wrongChunks(out []T, first int) int {
 	wrong := 0
 	for rank := range k.c.Size() {
@@ -252,25 +252,28 @@ func (k *typedVectors[T]) scatter(t *trial, in, out []T, inPlace bool) {
 // tag is the tag of a pingpong's messages.
 const tag = 7
 
-func (k *typedVectors[T]) pingPong(t *trial, in, out []T, inPlace bool) {
+// pingPong sets up t for round trips between ranks 0 and 1, 2 and 3, and so on: as many pairs at the
+// same time as the parameter pairs says.
+func (k *typedVectors[T]) pingPong(t *trial, in, out []T, inPlace bool, pairs int) {
 	me := k.c.Rank()
-	if me > 1 {
+	peer := me ^ 1
+	if me >= 2*pairs {
 		t.load, t.wrong = func() {}, func() int { return 0 }
 		t.run = func(context.Context) error { return nil }
 		return
 	}
-	mine, want := moved(k.of, me), moved(k.of, 1-me)
+	mine, want := moved(k.of, me), moved(k.of, peer)
 	if inPlace {
-		want = moved(k.of, 0) // rank 1 returns what it has received
+		want = moved(k.of, min(me, peer)) // the other rank returns what it has received
 	}
 	t.load = func() { clear(out); mine.fill(in, 0) }
-	send := func(ctx context.Context) error { return comm.Send(ctx, k.c, 1-me, tag, in) }
+	send := func(ctx context.Context) error { return comm.Send(ctx, k.c, peer, tag, in) }
 	recv := func(ctx context.Context) error {
-		_, err := comm.Recv(ctx, k.c, 1-me, tag, out)
+		_, err := comm.Recv(ctx, k.c, peer, tag, out)
 		return err
 	}
 	first, second := send, recv
-	if me == 1 {
+	if me > peer {
 		first, second = recv, send
 	}
 	t.run = func(ctx context.Context) error {

@@ -16,8 +16,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A tuner is one rank's part in a tuning run. All ranks reach the same decisions, because they
-// decide only by timings that are the same on every rank.
+// A tuner makes one rank take part in a tuning run. All ranks reach the same decisions, because
+// they decide only by timings that are the same on every rank.
 type tuner struct {
 	c     *comm.Comm
 	o     *tuneOptions
@@ -96,11 +96,11 @@ func (t *tuner) ways(ctx context.Context, verb collective.Verb) (ways []*way, er
 // a multiple of n. A test compares it with p2p.SharedSize.
 func sharedElements(n int) int { return max(5<<20, n*256<<10) / tensor.Float32.Size() / n * n }
 
-// warm runs each way through shared memory once, and returns the ways that can run. The parameter
-// elements is the length of a vector that fills all of that memory. The kernel allocates a slot's
-// pages when they are first touched, and each call of 16 to 128 KiB touches another slot. Without
-// warm, the first hundreds of calls would take several times as long as later calls. Messages need
-// no such step, because all ways share the same rings.
+// warm runs each way through shared memory once, and returns the ways that this job can run. The
+// argument elements is the length of a vector that fills all of the shared memory. The kernel
+// allocates a slot's pages when they are first touched, and each call of 16 to 128 KiB touches
+// another slot. Without warm, the first hundreds of calls would take several times as long as later
+// calls. Messages need no such step, because all ways share the same rings.
 func warm(ctx context.Context, vs vectors, elements int, ways []*way) (able []*way, err error) {
 	for _, w := range ways {
 		if w.algorithm.NeedsShared() {
@@ -152,7 +152,10 @@ func (t *tuner) time(ctx context.Context, x trial) (float64, error) {
 	return s.median(), nil
 }
 
-// heats holds the timings that find the fastest way for vectors of one size.
+// heats times the ways to run one collective with vectors of one size, and holds the results. A way
+// is an algorithm with a segment size. A heat is one timing of a way: the way runs many times, and
+// the median of the times is the result. From the results, the choose package derives the rules
+// that name the fastest way.
 type heats struct {
 	ranks, bytes int
 	wire         string
@@ -162,8 +165,8 @@ type heats struct {
 	ratios       map[*way][]outcome          // for each rival of the default table's ways, one outcome per such way
 }
 
-// An outcome is the ratio of a rival's time to the time of the usual way, which is the default
-// table's. The two were measured in turns.
+// An outcome is the result of a comparison in turns: the time of a rival, divided by the time of
+// the usual way. The usual way is the way that the default table chooses.
 type outcome struct {
 	usual *way
 	ratio float64
@@ -173,6 +176,8 @@ func newHeats(ranks, bytes int, wire string, ways []*way) *heats {
 	return &heats{ranks: ranks, bytes: bytes, wire: wire, ways: ways, got: make(map[*way]float64), ratios: make(map[*way][]outcome)}
 }
 
+// run times the ways in passes. Then it compares, in turns, each way of the default table with the
+// ways that would replace it.
 func (h *heats) run() error {
 	for pass := range passes {
 		for _, w := range h.ways {
@@ -197,6 +202,8 @@ func (h *heats) run() error {
 	}
 }
 
+// heat times a way once. It returns the median of this heat, and stores it if it is the smallest of
+// the way so far.
 func (h *heats) heat(w *way) (float64, error) {
 	seconds, err := h.time(w)
 	if err != nil {
@@ -212,12 +219,14 @@ func (h *heats) heat(w *way) (float64, error) {
 // pass times all ways, so that a short disturbance of the machine does not decide.
 const passes = 3
 
-// hopeless and reach are multiples of the best time. A way that takes longer than hopeless times
-// the best is not timed again, because no disturbance explains such a time. A way that takes longer
-// than reach times the best is not timed a third time, and not with other segment sizes.
+// secondPass and thirdPass limit which ways are timed again, as multiples of the best time so far.
+// The second pass omits a way with the default segment size whose time is above secondPass times
+// the best, because no disturbance explains such a time. The third pass omits such a way if its
+// time is above thirdPass times the best. thirdPass is also the limit for timing an algorithm with
+// other segment sizes.
 const (
-	hopeless = 8
-	reach    = 1.5
+	secondPass = 8
+	thirdPass  = 1.5
 )
 
 // worth reports whether a way should be timed in this pass. The first pass times only the
@@ -229,19 +238,19 @@ func (h *heats) worth(w *way, pass int) bool {
 	case pass == 0:
 		return w.segment == 0
 	case w.segment == 0 && pass == 1:
-		return h.got[w] <= hopeless*best
+		return h.got[w] <= secondPass*best
 	case w.segment == 0:
-		return h.got[w] <= reach*best
+		return h.got[w] <= thirdPass*best
 	}
 	alpha, beta, _ := w.algorithm.Cost(h.ranks, h.bytes, w.segment)
 	if alpha == 0 || beta/alpha < float64(w.segment) {
 		return false
 	}
 	usual := slices.IndexFunc(h.ways, func(x *way) bool { return x.algorithm == w.algorithm && x.segment == 0 })
-	return usual >= 0 && h.got[h.ways[usual]] <= reach*best
+	return usual >= 0 && h.got[h.ways[usual]] <= thirdPass*best
 }
 
-// best returns the smallest time of all ways, or 0 if there is none.
+// best returns the smallest time of all ways, or 0 before the first heat.
 func (h *heats) best() float64 {
 	best := 0.0
 	for _, seconds := range h.got {
@@ -252,8 +261,9 @@ func (h *heats) best() float64 {
 	return best
 }
 
-// nextRivalry returns a comparison of the default table's way with a way that would replace it in
-// the rules. It returns false if all such comparisons have been measured in turns.
+// nextRivalry returns the next comparison to measure in turns: a way of the default table, and a
+// way that would replace it in the rules. The argument done holds the comparisons that have been
+// measured. nextRivalry returns false if no other comparison is left.
 func (h *heats) nextRivalry(done []choose.Comparison) (choose.Comparison, bool) {
 	for _, r := range choose.Comparisons(h.times()) {
 		if !slices.ContainsFunc(done, func(d choose.Comparison) bool {

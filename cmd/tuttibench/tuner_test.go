@@ -24,7 +24,7 @@ func newWay(t testing.TB, verb collective.Verb, name string, segment int) *way {
 }
 
 // Each of the first calls of 16 KiB touches a new slot, and takes ten times as long as a later
-// call. Five such calls must not make the tuner reject shared memory as hopeless.
+// call. Five such calls must not make the tuner time shared memory in the first pass only.
 func TestASlowBeginningDoesNotDecide(t *testing.T) {
 	calls := 0
 	iterate := func() (float64, error) {
@@ -145,7 +145,7 @@ func TestHeats(t *testing.T) {
 		picked *way
 	}{
 		{"the default is ahead", fakeTimes{usual: {1}, ring: {5}}, map[*way]float64{usual: 1, ring: 5}, usual},
-		{"a way that is hopeless has one heat", fakeTimes{usual: {1}, ring: {50, 1e-3}}, map[*way]float64{usual: 1, ring: 50}, usual},
+		{"a way beyond secondPass has one heat", fakeTimes{usual: {1}, ring: {50, 1e-3}}, map[*way]float64{usual: 1, ring: 50}, usual},
 		{"a slow moment does not put a way out", fakeTimes{usual: {10, 10}, ring: {20, 5}, small: {30}}, map[*way]float64{usual: 10, ring: 5, small: 30}, ring},
 		{"a way's luck does not last", fakeTimes{usual: {10}, ring: {5, 12}, small: {30}}, map[*way]float64{usual: 10, ring: 12, small: 30}, usual},
 		{"the machine's pace changes", fakeTimes{usual: {10, 10, 10, 5}, ring: {10, 10, 5}, small: {30}}, map[*way]float64{usual: 5, ring: 5, small: 30}, usual},
@@ -194,8 +194,9 @@ func TestARivalsTurnsHoldWhenTheUsualWayIsQuickerLater(t *testing.T) {
 	}
 }
 
-// A call that cannot use shared memory has a different usual way. If the rival wins against that
-// way, it must still lose against the usual way through shared memory.
+// A call that cannot use shared memory has another usual way than a call that can. A rival must
+// beat both ways. If the rival loses to one of them, the rule must name the usual way through
+// shared memory.
 func TestARivalOfTwoUsualWaysDoesNotLeadToTheOneThatItLostTo(t *testing.T) {
 	shared := newWay(t, collective.VerbAllReduce, "shared", 0)
 	doubling := newWay(t, collective.VerbAllReduce, "recursive_doubling", 0)
