@@ -24,9 +24,9 @@ type team struct {
 	// the same number of bytes.
 	gather func(ctx context.Context, mine []byte) ([]byte, error)
 
-	// If declare is nil, a step averages all its numbers by one call of average. Otherwise
-	// declare names each part of these numbers once. A step then calls begin for a part as soon
-	// as it has computed the part, which starts to average it in the background. finish returns
+	// If declare is nil, a step averages all its numbers by one call of average. Otherwise declare
+	// names each part of these numbers once. A step then calls begin for a part as soon as it has
+	// computed the part, and begin starts to average the part in the background. finish returns
 	// when all parts are averaged. The ranks need not begin the parts in the same order.
 	declare func(name string, part []float64)
 	begin   func(name string)

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tutti-go/tutti/internal/test/hostlist"
 )
 
 // limit is the longest time that a job of a test may take on a busy machine.
@@ -23,27 +25,17 @@ const (
 	farther = "127.0.0.3"
 )
 
-// TestHostsComeAndGo trains while a script adds hosts, takes one away, and one is lost and comes back.
-// The job begins on one host, so its first rank listens on loopback.
+// TestHostsComeAndGo trains while a script adds hosts and takes a host away, and while one of these
+// hosts is lost and comes back. The job begins on one host, so its first rank listens on loopback.
 func TestHostsComeAndGo(t *testing.T) {
 	dir := build(t)
 	for name, reach := range map[string]func(*testing.T, string) (options []string, starter int){"ssh": reachBySSH, "agent": reachByAgent} {
 		t.Run(name, func(t *testing.T) {
 			options, starter := reach(t, dir)
-			hosts := filepath.Join(dir, "hosts")
-			list := func(lines ...string) {
-				t.Helper()
-				if err := os.WriteFile(hosts+".new", []byte(strings.Join(lines, "\n")), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.Rename(hosts+".new", hosts); err != nil {
-					t.Fatal(err)
-				}
-			}
-			list("localhost:1")
-			j := start(t, dir, append(options, "--host-discovery-script", "cat "+hosts, "--min-np", "1", "--restart-ranks", "1")...)
+			hosts := hostlist.New(t, "localhost:1")
+			j := start(t, dir, append(options, "--host-discovery-script", hosts.Script(), "--min-np", "1", "--restart-ranks", "1")...)
 			j.await("epoch 0 has 1 ranks")
-			list("localhost:1", far+":1")
+			hosts.Set("localhost:1", far+":1")
 			j.await("so 2 ranks go on")
 			j.goOn(1)
 			j.cut(starter)
@@ -51,16 +43,13 @@ func TestHostsComeAndGo(t *testing.T) {
 			j.await(" on " + far + ") was lost after ")
 			j.await("so 2 ranks go on") // the host can still be reached, and comes back
 			j.goOn(2)
-			list("localhost:1", far+":1", farther+":1")
+			hosts.Set("localhost:1", far+":1", farther+":1")
 			j.await("so 3 ranks go on")
 			j.goOn(3)
-			list("localhost:1", farther+":1")
+			hosts.Set("localhost:1", farther+":1")
 			j.await("gets TERM, because " + far + " has only 0 slots now")
 			j.await("so 2 ranks go on")
-			j.goOn(4)
-			j.goOn(5)
-			j.await("2 ranks are left")
-			j.ends()
+			j.ends(2)
 		})
 	}
 }
@@ -78,11 +67,7 @@ func TestARankMovesFromALostHost(t *testing.T) {
 	}
 	j.await("it is started again as [1.1] on " + here)
 	j.await("has 2 ranks")
-	for epoch := range 5 {
-		j.goOn(epoch + 1)
-	}
-	j.await("2 ranks are left")
-	j.ends()
+	j.ends(2)
 }
 
 // A job whose only host is lost begins again there when the host can be reached again.
@@ -94,11 +79,7 @@ func TestTheOnlyHostComesBack(t *testing.T) {
 	j.cut(starter)
 	j.await("it is started again as [0.1] on " + far)
 	j.await("epoch 1 has 1 ranks")
-	for epoch := range 5 {
-		j.goOn(epoch + 1)
-	}
-	j.await("1 ranks are left")
-	j.ends()
+	j.ends(1)
 }
 
 // build builds tuttirun and the example into a directory.
@@ -210,9 +191,14 @@ func (j *job) goOn(epoch int) {
 	}
 }
 
-// ends checks that the result is that of a training without losses.
-func (j *job) ends() {
+// ends lets the training go on to its end. It checks that the given number of ranks is left, and that
+// the result is that of a training without losses.
+func (j *job) ends(ranks int) {
 	j.t.Helper()
+	for epoch := range 5 {
+		j.goOn(epoch + 1)
+	}
+	j.await(fmt.Sprintf("%d ranks are left", ranks))
 	j.await("(at most 1e-09)")
 	for j.out.Scan() {
 		fmt.Fprintln(&j.seen, j.out.Text())

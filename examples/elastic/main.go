@@ -45,10 +45,12 @@ type options struct {
 	kills  []death // in the order of their steps
 }
 
-// A death is one kill of the schedule: the process that has this rank at this step kills itself.
+// A death is one kill of the schedule: the process that has this rank when the training has reached
+// this step kills itself.
 type death struct{ rank, step int }
 
-// run trains until every rank of the job is done. Rank 0 prints, and rank 0 may change.
+// run trains until every rank of the job is done. Only rank 0 prints. After a loss another process
+// may become rank 0.
 func run(ctx context.Context, o options, lines io.Writer) error {
 	t, err := newTraining(o)
 	if err != nil {
@@ -71,7 +73,8 @@ func run(ctx context.Context, o options, lines io.Writer) error {
 				return err
 			}
 			if t.step%t.stepsPerEpoch == 0 {
-				// The Commit is for the processes that wait to join; Step needs none.
+				// Commit lets waiting processes join. After a loss the training does not need it,
+				// because Step rolls nothing back.
 				if err := job.Commit(ctx); err != nil {
 					return err
 				}

@@ -41,7 +41,7 @@ func TestASingleProcessTrainsAndDraws(t *testing.T) {
 // A kill that does not happen, and a result that differs, must fail.
 func TestReportFailsIfTheTrainingWasNotAsScheduled(t *testing.T) {
 	o := options{epochs: 5, seed: 1, kills: []death{{0, 1000}}}
-	if err := run(t.Context(), o, io.Discard); err == nil || !strings.Contains(err.Error(), "losses: got 0, want 1") {
+	if err := run(t.Context(), o, io.Discard); err == nil || !strings.Contains(err.Error(), "lost ranks: got 0, want 1") {
 		t.Errorf("got %v, want the missing loss to be named", err)
 	}
 }

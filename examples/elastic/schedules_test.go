@@ -46,7 +46,7 @@ func TestRandomSchedules(t *testing.T) {
 }
 
 // randomSchedule returns the arguments of tuttirun. At least one rank is never killed, because the
-// state would be lost with the last one.
+// state would be lost with the last rank.
 func randomSchedule(draw *rand.Rand, program string) []string {
 	ranks := 2 + draw.IntN(4)
 	kills := make([]death, 1+draw.IntN(ranks-1))

@@ -76,8 +76,9 @@ func newTraining(o options) (*training, error) {
 	return t, nil
 }
 
-// dieIfScheduled kills this process if the schedule says so. Each kill waits until the one before
-// it has been counted.
+// dieIfScheduled kills this process if it has the rank of the next kill, modulo the number of
+// ranks, and the training has reached the step of that kill. The number of counted losses says
+// which kill is next, so no kill happens before the loss by the previous kill has been counted.
 func (t *training) dieIfScheduled(c *comm.Comm) {
 	if t.lost >= len(t.kills) {
 		return
@@ -91,9 +92,9 @@ func (t *training) dieIfScheduled(c *comm.Comm) {
 	}
 }
 
-// await waits at the end of each epoch until the folder of the option -hold has a file that is named
-// by the number of epochs so far. Somebody can change the members of the job meanwhile. The folder
-// may belong to one rank's host only.
+// await waits at the end of each epoch until the folder of the option -hold has a file that is
+// named by the number of epochs so far. Somebody can change the members of the job meanwhile. It is
+// enough if one rank sees the file, so the folder may be on one host only.
 func (t *training) await(ctx context.Context, job *elastic.Job) error {
 	if t.hold == "" || t.step == 0 || t.step%t.stepsPerEpoch != 0 {
 		return nil
@@ -106,7 +107,7 @@ func (t *training) await(ctx context.Context, job *elastic.Job) error {
 		if err := comm.AllReduce(ctx, job.Comm(), n, comm.Sum); err != nil || n[0] > 0 {
 			return err
 		}
-		if err := job.Commit(ctx); err != nil { // also when the members are about to change
+		if err := job.Commit(ctx); err != nil { // fails also if the members are about to change
 			return err
 		}
 		select {
@@ -188,7 +189,7 @@ func (t *training) report(ctx context.Context, c *comm.Comm, lines io.Writer) er
 	case !(accuracy >= passing):
 		return fmt.Errorf("accuracy: got %.3g, want at least %g", accuracy, passing)
 	case t.lost != len(t.kills) && t.hold == "":
-		return fmt.Errorf("losses: got %d, want %d", t.lost, len(t.kills))
+		return fmt.Errorf("lost ranks: got %d, want %d", t.lost, len(t.kills))
 	}
 	return nil
 }

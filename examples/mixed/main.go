@@ -1,14 +1,11 @@
 // Command mixed trains one model in two ways at once, as recommenders are trained. The few dense
-// weights of the model are on every worker and averaged by AllReduce. Its large table of embeddings
-// is only on rank 0: workers pull the rows that they need, and push gradients for these rows.
+// weights of the model are on every worker and averaged by AllReduce. Its table of embeddings is on
+// a parameter server: workers pull the rows that they need, and push gradients for these rows.
 //
-//	bin/tuttirun -np 4 bin/mixed            # rank 0 serves, ranks 1 to 3 work
+//	bin/tuttirun -np 4 bin/mixed            # ranks 0 to 2 work, rank 3 serves
 //	bin/mixed -local 4                      # the same, in one process
 //
-// Read worker.go and server.go side by side, because both go through the same steps. The dense
-// gradients use a communicator of the workers, made by Split. Rows and their gradients are named
-// tensors, which are matched by step and name, so it does not matter which rank arrives first. At
-// the end rank 0 trains the same model alone and compares.
+// Read work in work.go. At the end worker 0 trains the same model alone and compares.
 package main
 
 import (
@@ -21,6 +18,7 @@ import (
 	"os/signal"
 
 	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/ps"
 	"github.com/tutti-go/tutti/transport/wires"
 )
 
@@ -55,27 +53,13 @@ func job(ctx context.Context, args []string, out, usage io.Writer) (err error) {
 	return run(ctx, c, comm.Mean, out)
 }
 
-// workers is the color of the workers in Split. Rank 0 has no color, because it takes no part in
-// what the workers do together.
-const workers = 0
-
 // run runs the part of each rank. The parameter average is the operator for the workers' dense
 // gradients.
 func run(ctx context.Context, c *comm.Comm, average comm.Op, out io.Writer) error {
 	if c.Size() < 2 {
 		return fmt.Errorf("ranks: got %d, want a server and a worker: bin/tuttirun -np 2 bin/mixed", c.Size())
 	}
-	color := workers
-	if c.Rank() == 0 {
-		color = comm.Undefined
-	}
-	team, err := c.Split(ctx, color, c.Rank())
-	if err != nil {
-		return err
-	}
-	if team == nil {
-		return serve(ctx, c, out)
-	}
-	defer team.Close(ctx)
-	return work(ctx, c, team, average, out)
+	return ps.Run(ctx, c, ps.Servers(1), func(ctx context.Context, cl *ps.Client) error {
+		return work(ctx, cl, average, out)
+	}, nil)
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/tutti-go/tutti/comm"
-	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/transport/wires"
 )
 
@@ -56,28 +54,6 @@ func TestAWrongAverageFailsTheVerification(t *testing.T) {
 	})
 	if err == nil || !strings.Contains(err.Error(), "distance to one process: got") {
 		t.Errorf("got %v, want the proof to fail", err)
-	}
-}
-
-func TestAWordOutsideTheTableEndsTheStepEverywhere(t *testing.T) {
-	var atWorker error
-	err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
-		if c.Rank() == 0 {
-			err := serve(ctx, c, io.Discard)
-			// Recv returns once the worker has noticed the end of the step.
-			if _, err := comm.Recv(ctx, c, 1, 0, []byte(nil)); err != nil {
-				return err
-			}
-			return err
-		}
-		_, atWorker = pull(ctx, c, 0, []int32{words})
-		return comm.Send(ctx, c, 0, 0, []byte(nil))
-	})
-	if !errors.Is(err, fault.Misuse) {
-		t.Errorf("got %v, want Misuse of the server", err)
-	}
-	if atWorker == nil || !strings.Contains(atWorker.Error(), "got 100, want 0 to 99") {
-		t.Errorf("got %v at the worker, want the server's reason", atWorker)
 	}
 }
 

@@ -20,7 +20,7 @@ const (
 
 // An example is some words and the sum of their worths.
 type example struct {
-	words [perText]int32
+	words [perText]int64
 	worth float64
 }
 
@@ -32,7 +32,7 @@ func batchOf(step int) []example {
 		e := &examples[i]
 		for j := range e.words {
 			word := rng.IntN(words)
-			e.words[j] = int32(word)
+			e.words[j] = int64(word)
 			e.worth += math.Sin(float64(word)) // any function that is hard to guess
 		}
 	}
@@ -45,21 +45,18 @@ func share(examples []example, worker, n int) []example {
 }
 
 // wordsOf lists the words of the examples, one after the other.
-func wordsOf(examples []example) []int32 {
-	var ids []int32
+func wordsOf(examples []example) []int64 {
+	var ids []int64
 	for _, e := range examples {
 		ids = append(ids, e.words[:]...)
 	}
 	return ids
 }
 
-// firstWeights and firstTable return the initial values of every run.
-func firstWeights() []float64 { return scattered(2, dim) }
-func firstTable() []float64   { return scattered(3, words*dim) }
-
-func scattered(seed uint64, n int) []float64 {
-	rng := rand.New(rand.NewPCG(seed, 0))
-	v := make([]float64, n)
+// firstWeights returns the initial weights of every run.
+func firstWeights() []float64 {
+	rng := rand.New(rand.NewPCG(2, 0))
+	v := make([]float64, dim)
 	for i := range v {
 		v[i] = 0.5 * rng.NormFloat64()
 	}
@@ -93,7 +90,7 @@ func gradients(weights, rows []float64, examples []example) (dense, ofRows []flo
 }
 
 // pick copies the rows of some words.
-func pick(table []float64, ids []int32) []float64 {
+func pick(table []float64, ids []int64) []float64 {
 	rows := make([]float64, 0, len(ids)*dim)
 	for _, id := range ids {
 		rows = append(rows, table[int(id)*dim:(int(id)+1)*dim]...)
@@ -103,7 +100,7 @@ func pick(table []float64, ids []int32) []float64 {
 
 // descend moves the rows of some words against their gradients, which are sums over a share of
 // the batch.
-func descend(table, ofRows []float64, ids []int32) {
+func descend(table, ofRows []float64, ids []int64) {
 	for i, id := range ids {
 		move(table[int(id)*dim:(int(id)+1)*dim], ofRows[i*dim:(i+1)*dim], rate/batch)
 	}

@@ -23,8 +23,8 @@ import (
 
 // The tags of messages.
 const (
-	ping = 1 // return it
-	stop = 2 // end
+	ping = 1 // rank 1 returns the message
+	stop = 2 // rank 1 ends
 )
 
 func main() {
