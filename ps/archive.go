@@ -37,6 +37,7 @@ type archive struct {
 	ended error         // why no task is carried out any more
 
 	dropped atomic.Uint64 // the token of the last Drop, which ends a write or a read that is going on
+	writing atomic.Uint64 // the token of the snapshot that is written; 0: none
 
 	// The fields below belong to the goroutine.
 	token  uint64               // of the snapshot; 0: none
@@ -165,6 +166,7 @@ func (a *archive) drop() {
 	for _, p := range a.loaded {
 		p.free()
 	}
+	a.writing.Store(0)
 	a.token, a.file, a.saved, a.err, a.loaded = 0, nil, nil, nil, nil
 }
 
@@ -177,6 +179,7 @@ func (a *archive) open(j *job) (registry []byte, err error) {
 		a.drop()
 		return nil, err
 	}
+	a.writing.Store(a.token)
 	s := a.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -414,7 +417,8 @@ func (p *shard) save(j *job, o *part.Output) {
 	var values storage.Save
 	var err error
 	switch {
-	case p.s.archive.dropped.Load() == j.q.Seq:
+	case p.s.archive.writing.Load() != j.q.Seq || p.s.archive.dropped.Load() == j.q.Seq:
+		// A Save may have waited for a version while its snapshot, and others, were given up.
 		err = p.s.errorf(fault.Canceled, "snapshot: the worker has given it up")
 	case p.table != nil:
 		values, err = p.table.Save()

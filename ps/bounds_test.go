@@ -55,6 +55,8 @@ func TestTheHeadOfARequestBoundsItsBody(t *testing.T) {
 			{"declaration", message.Request{Kind: message.Declare, Size: 1 << 20}, true},
 			{"long declaration", message.Request{Kind: message.Declare, Size: large}, false},
 			{"long creation", message.Request{Kind: message.Create, Size: large}, false},
+			{"restoration", message.Request{Kind: message.Load, Size: 1 << 20}, true},
+			{"long restoration", message.Request{Kind: message.Load, Size: large}, false},
 			{"long name of a directory", message.Request{Kind: message.OpenSnapshot, Size: large}, false},
 			{"close with a body", message.Request{Kind: message.Close, Size: large}, false},
 			{"save with a body", message.Request{Kind: message.Save, Tensor: w.d.id, Size: large}, false},
@@ -135,5 +137,32 @@ func TestTheWeightOfATableHasABound(t *testing.T) {
 		if got := tableWeight(&message.Spec{Table: true, DType: tensor.Float32, Size: 16, Rows: rows}); got != want {
 			t.Errorf("%d rows of 64 bytes: got %d, want %d", rows, got, want)
 		}
+	}
+}
+
+// A dense tensor lies on one of two servers. Each of them gets half of a table beside it all the same.
+func TestATableOfUnknownSizeIsSpread(t *testing.T) {
+	leak.Check(t)
+	err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+		return Run(ctx, c, Servers(2), func(ctx context.Context, cl *Client) error {
+			if _, err := Declare[float32](ctx, cl, "w", 1<<20); err != nil {
+				return err
+			}
+			table, err := DeclareTable[float32](ctx, cl, "t", 1)
+			if err != nil {
+				return err
+			}
+			parts := make(map[int]int)
+			for _, p := range table.d.parts {
+				parts[p.link.rank]++
+			}
+			if parts[1] != tablePartsPerServer || parts[2] != tablePartsPerServer {
+				t.Errorf("parts of the table by rank: got %v, want %d on each server", parts, tablePartsPerServer)
+			}
+			return nil
+		}, nil, WithPart(4<<20))
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

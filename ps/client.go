@@ -25,6 +25,8 @@ type Client struct {
 	closing   chan struct{} // closed when Close has ended; nil before Close
 	closeErr  error
 	failed    bool
+	unacked   int           // pushes that remote servers have not acknowledged
+	acked     chan struct{} // closed when unacked is 0, or failed set; nil unless abandon waits
 	inFlight  int           // Handles that are not done
 	idle      chan struct{} // closed when inFlight is 0; nil unless Close waits
 
@@ -168,6 +170,7 @@ func (cl *Client) fail(err error) {
 		return
 	}
 	cl.failed = true
+	cl.wakeAcked()
 	cause := err
 	err = cl.withLostParts(err)
 	cl.mu.Unlock()
@@ -216,6 +219,11 @@ func (l *link) submit(c *call) {
 	if l.out == nil {
 		l.cl.n.server.submitLocal(c)
 		return
+	}
+	if c.q.Kind.Pushes() {
+		l.cl.mu.Lock()
+		l.cl.unacked++
+		l.cl.mu.Unlock()
 	}
 	c.q.Size = len(c.body)
 	c.headSize = len(c.q.Append(c.head[:0]))
@@ -278,10 +286,39 @@ func (c *call) served(err error) {
 
 // grant returns the credit of the call, once.
 func (c *call) grant() {
-	if c.link.out != nil && !c.free {
-		c.free = true
-		c.link.out.grant(c.cost)
+	if c.link.out == nil || c.free {
+		return
 	}
+	c.free = true
+	c.link.out.grant(c.cost)
+	if cl := c.link.cl; c.q.Kind.Pushes() {
+		cl.mu.Lock()
+		defer cl.mu.Unlock()
+		if cl.unacked--; cl.unacked == 0 {
+			cl.wakeAcked()
+		}
+	}
+}
+
+// wakeAcked ends the wait of abandon. cl.mu is held.
+func (cl *Client) wakeAcked() {
+	if cl.acked != nil {
+		close(cl.acked)
+		cl.acked = nil
+	}
+}
+
+// allAcked returns a channel that is closed when remote servers have acknowledged all pushes, or the
+// client has failed.
+func (cl *Client) allAcked() <-chan struct{} {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	all := make(chan struct{})
+	cl.acked = all
+	if cl.unacked == 0 || cl.failed {
+		cl.wakeAcked()
+	}
+	return all
 }
 
 // roundTrip sends a request and waits for the reply, whose body it returns.
@@ -329,12 +366,15 @@ func (cl *Client) Workers() *comm.Comm { return cl.n.workers }
 // the communicator's Timeout. If ctx or the Timeout ends first, the error is fault.Timeout or
 // fault.Canceled. The client is closed nevertheless, and all calls of other ranks
 // that are connected with it fail. So do they after the loss of a server, which Close returns. A
-// second Close waits for the first.
+// second Close waits for the first and returns the same, unless its own ctx ends first.
 func (cl *Client) Close(ctx context.Context) error {
 	return cl.close(ctx, true)
 }
 
-// abandon closes the client of a worker that has failed. It does not wait for operations in flight.
+// abandon closes the client of a worker that has failed. It does not wait for pulls. A push that some
+// parts of a tensor have and others do not would tear a version, so abandon waits until all pushes are
+// acknowledged. If that takes longer than abandonLimit, it ends the job's calls instead. The parts of a
+// worker that serves are lost, and their versions with them.
 func (cl *Client) abandon() {
 	cl.close(context.Background(), false)
 }
@@ -344,8 +384,7 @@ func (cl *Client) close(ctx context.Context, orderly bool) error {
 	cl.mu.Lock()
 	if cl.closed {
 		cl.mu.Unlock()
-		<-cl.closing
-		return cl.closeErr
+		return cl.n.waitSame(ctx, op, cl.closing, &cl.closeErr)
 	}
 	cl.closed, cl.closing = true, make(chan struct{})
 	idle := make(chan struct{})
@@ -372,6 +411,13 @@ func (cl *Client) close(ctx context.Context, orderly bool) error {
 		limited, cancel := context.WithTimeout(ctx, abandonLimit)
 		defer cancel()
 		ctx = limited
+		if cl.n.server == nil {
+			select {
+			case <-cl.allAcked():
+			case <-ctx.Done():
+				cl.closeErr = cl.n.waitError(op, ctx)
+			}
+		}
 	}
 	if cl.closeErr == nil {
 		cl.closeErr = cl.detach(ctx, op, priority)

@@ -12,6 +12,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/test/leak"
 	"github.com/tutti-go/tutti/ps"
+	"github.com/tutti-go/tutti/ps/optimizer"
 	linked "github.com/tutti-go/tutti/transport/wires"
 )
 
@@ -212,4 +213,100 @@ func TestCloseEndsWithItsContext(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// While a Serve and a Close wait, second ones end with their contexts.
+func TestASecondCloseOrServeEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended, end := context.WithCancel(t.Context())
+		end()
+		err := comm.Local(3, func(ctx context.Context, c *comm.Comm) error {
+			if c.Rank() == 2 {
+				s, err := ps.NewServer(ctx, c)
+				if err != nil {
+					return err
+				}
+				first := make(chan error)
+				go func() { first <- s.Serve(ctx) }()
+				// Reason: the sleep ends when the first one waits. It takes no real time.
+				time.Sleep(time.Second)
+				second := refusal("the second serve", s.Serve(ended), fault.Canceled, "ps serve")
+				return errors.Join(second, <-first, s.Serve(ended))
+			}
+			cl, err := ps.Connect(ctx, c)
+			if err != nil {
+				return err
+			}
+			w, err := ps.Declare[float32](ctx, cl, "w", 4)
+			if err != nil {
+				return err
+			}
+			buf := make([]float32, 4)
+			if c.Rank() == 1 {
+				if _, err := comm.Recv(ctx, cl.Workers(), 0, 0, make([]int, 1)); err != nil {
+					return err
+				}
+				return errors.Join(w.Push(ctx, buf), cl.Close(ctx))
+			}
+			h := w.IPushPull(buf, buf) // waits for the push of rank 1
+			first := make(chan error)
+			go func() { first <- cl.Close(ctx) }()
+			// Reason: the sleep ends when the first one waits, after that of rank 2. It takes no real time.
+			time.Sleep(2 * time.Second)
+			second := refusal("the second close", cl.Close(ended), fault.Canceled, "ps close")
+			return errors.Join(second, comm.Send(ctx, cl.Workers(), 1, 0, []int{1}), <-first, h.Wait(ctx), cl.Close(ended))
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The function of worker 1 fails while it pushes. One of two servers is busy then. The version has the
+// push in all parts.
+func TestAWorkerThatFailsTearsNoVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 4000
+		wrong, free := errors.New("out of data"), make(chan struct{})
+		slow := optimizer.Func{Name: "slow", Float32: func([]float32, []float32, [][]float32, int64) { <-free }}
+		err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
+			err := ps.Run(ctx, c, ps.Servers(2), func(ctx context.Context, cl *ps.Client) error {
+				busy, err := ps.Declare[float32](ctx, cl, "busy", 1, ps.Asynchronous(), ps.Optimizer(slow))
+				if err != nil {
+					return err
+				}
+				w, err := ps.Declare[float32](ctx, cl, "w", n, ps.Reduce(comm.Sum))
+				if err != nil {
+					return err
+				}
+				src, got := make([]float32, n), make([]float32, n)
+				for i := range src {
+					src[i] = 1
+				}
+				if cl.Workers().Rank() == 1 {
+					busy.IPush(src[:1])
+					w.IPush(src)
+					synctest.Wait() // until the servers have what the credit allows
+					time.AfterFunc(time.Millisecond, func() { close(free) })
+					return wrong
+				}
+				if err := w.PushPull(ctx, src, got); err != nil {
+					return err
+				}
+				for i, v := range got {
+					if v != 2 {
+						return fmt.Errorf("element %d: got %v, want 2, the pushes of both workers", i, v)
+					}
+				}
+				return nil
+			}, nil, ps.WithPart(400), ps.WithCredit(400), ps.WithEngines(1), ps.WithOptimizers(slow))
+			if errors.Is(err, wrong) {
+				return nil
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -221,6 +221,22 @@ func (n *node) waitError(op string, ctx context.Context) error {
 	return &fault.Error{Kind: fault.ContextKind(ctx.Err()), Op: op, Rank: n.worldRank(n.c.Rank()), Err: ctx.Err()}
 }
 
+// waitSame waits for an earlier call of the same kind, which closes over, and returns its error. Only
+// ctx bounds the wait.
+func (n *node) waitSame(ctx context.Context, op string, over <-chan struct{}, err *error) error {
+	select {
+	case <-over:
+		return *err
+	default:
+	}
+	select {
+	case <-over:
+		return *err
+	case <-ctx.Done():
+		return n.waitError(op, ctx)
+	}
+}
+
 // withOp returns err as the error of a call.
 func (n *node) withOp(op string, err error) error {
 	var f *fault.Error
@@ -302,7 +318,8 @@ func ByRole() Placement {
 }
 
 // Run calls worker on the ranks that work, and server on those that only serve. It is collective
-// over c. When worker returns, Run closes the Client. If server is nil, those ranks call
+// over c. When worker returns, Run closes the Client. After an error of worker, Run does not wait for
+// pulls, and waits at most a second for pushes. If server is nil, those ranks call
 // Server.Serve.
 func Run(ctx context.Context, c *comm.Comm, p Placement, worker func(context.Context, *Client) error, server func(context.Context, *Server) error, opts ...Option) error {
 	const op = "ps run"

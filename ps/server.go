@@ -27,11 +27,9 @@ type Server struct {
 	sessions map[int]*session // by rank, of the remote clients
 	sending  sync.WaitGroup   // of the sessions' outlets
 
-	serving  sync.Mutex // guards the two fields below; Serve holds it
-	served   bool
-	serveErr error
-
-	mu       sync.Mutex // guards the fields below
+	mu       sync.Mutex    // guards the fields below
+	served   chan struct{} // closed when Serve has ended; nil before Serve
+	serveErr error         // valid when served is closed
 	registry map[string]*registered
 	balance  *assign.Balance    // nil until the lead places its first tensor
 	parts    map[partKey]*shard // that this server holds
@@ -127,21 +125,26 @@ func (s *Server) errEnded() error { return s.errorf(fault.Closed, "the server ha
 
 // Serve serves until every client has closed or is lost. It returns the error of the first client
 // that was lost, unless the option WithLostWorkers(Continue) is given. If ctx ends first, the server
-// ends, and calls that need it fail on all clients. A second Serve waits for the first, and returns
-// the same.
+// ends, and calls that need it fail on all clients. A second Serve waits for the first and returns the
+// same, unless its own ctx ends first.
 func (s *Server) Serve(ctx context.Context) error {
 	const op = "ps serve"
 	if s.n.client != nil {
 		return fault.New(fault.Misuse, op, s.n.worldRank(s.n.c.Rank()), "server: got one of a rank that works, too, want one that only serves; Client.Close ends the other")
 	}
-	s.serving.Lock()
-	defer s.serving.Unlock()
-	if !s.served {
-		s.served = true
-		s.serveErr = s.wait(ctx, op)
-		s.serveErr = cmp.Or(s.serveErr, s.end(ctx, op))
-		s.serveErr = cmp.Or(s.serveErr, s.n.stop())
+	s.mu.Lock()
+	second := s.served != nil
+	if !second {
+		s.served = make(chan struct{})
 	}
+	s.mu.Unlock()
+	if second {
+		return s.n.waitSame(ctx, op, s.served, &s.serveErr)
+	}
+	defer close(s.served)
+	s.serveErr = s.wait(ctx, op)
+	s.serveErr = cmp.Or(s.serveErr, s.end(ctx, op))
+	s.serveErr = cmp.Or(s.serveErr, s.n.stop())
 	return s.serveErr
 }
 
@@ -236,7 +239,7 @@ func (s *Server) bodyLimit(q *message.Request) int {
 	case message.Declare, message.Create:
 		return maxPlacement
 	case message.Load:
-		return message.MaxBody
+		return maxPlacement + message.MaxDir // a registry, as the reply to an OpenSnapshot bounds it
 	case message.OpenSnapshot:
 		return message.MaxDir
 	case message.Close, message.CloseSnapshot, message.Install, message.Drop, message.Save:
@@ -395,8 +398,16 @@ func (s *Server) assignParts(spec *message.Spec, cut []message.PartSpec) message
 		}
 		sizes[i] = max(1, sizes[i])
 	}
-	for i, a := range s.balance.Assign(sizes) {
+	balance := s.balance
+	if spec.Table && spec.Rows == 0 {
+		// Nobody knows how large the table will be, so the loads of the servers do not count.
+		balance = s.n.balance()
+	}
+	for i, a := range balance.Assign(sizes) {
 		p.Parts[i].Servers = append([]int{a.Primary}, a.Replicas...)
+		if balance != s.balance {
+			s.balance.Add(a, sizes[i])
+		}
 	}
 	return p
 }

@@ -660,3 +660,44 @@ func TestARestoredBoundedTensorBeginsWithEqualClocks(t *testing.T) {
 		}
 	})
 }
+
+// Worker 0 gives two snapshots up that wait for a push of worker 1, and takes a third one. What is left
+// of the first two must not stand in its way.
+func TestASnapshotFollowsThoseThatWereGivenUp(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		err := run("memory", 3, ps.Servers(1), func(ctx context.Context, cl *ps.Client) error {
+			table, err := ps.DeclareTable[float32](ctx, cl, "t", 1)
+			if err != nil {
+				return err
+			}
+			if cl.Workers().Rank() == 1 {
+				if _, err := comm.Recv(ctx, cl.Workers(), 0, 0, make([]int, 1)); err != nil {
+					return err
+				}
+				return table.Push(ctx, []int64{1}, []float32{1})
+			}
+			if err := table.Push(ctx, []int64{1}, []float32{1}); err != nil {
+				return err
+			}
+			for range 2 {
+				ended, end := context.WithTimeout(ctx, time.Second)
+				defer end()
+				_, err := cl.Snapshot(ended, dir)
+				if err := refusal("the snapshot", err, fault.Timeout, "snapshot "); err != nil {
+					return err
+				}
+			}
+			third := make(chan error)
+			go func() {
+				_, err := cl.Snapshot(ctx, dir)
+				third <- err
+			}()
+			synctest.Wait() // until it waits, too
+			return errors.Join(comm.Send(ctx, cl.Workers(), 1, 0, []int{1}), <-third)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}

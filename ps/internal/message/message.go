@@ -31,6 +31,9 @@ const (
 	last
 )
 
+// Pushes reports whether a request of this kind changes values.
+func (k RequestKind) Pushes() bool { return k == Push || k == PushPull || k == Set }
+
 // Sizes of messages in bytes.
 const (
 	RequestSize = 40
