@@ -92,7 +92,7 @@ complete -o bashdefault -o default -F _tuttirun tuttirun
 `
 }
 
-// zshCompletion describes the options to _arguments.
+// zshCompletion returns a script for zsh, which describes the options to _arguments.
 func zshCompletion() string {
 	var b strings.Builder
 	b.WriteString("#compdef tuttirun\n# Completes tuttirun in zsh. Written by: tuttirun --completion zsh\n_tuttirun() {\n    _arguments -A '-*' \\\n")
@@ -133,7 +133,7 @@ fi
 	return b.String()
 }
 
-// fishCompletion declares each option to complete.
+// fishCompletion returns a script for fish, which declares each option.
 func fishCompletion() string {
 	var b, valued strings.Builder
 	b.WriteString("# Completes tuttirun in fish. Written by: tuttirun --completion fish\n")

@@ -9,8 +9,9 @@ import (
 	"github.com/tutti-go/tutti/internal/jobca"
 )
 
-// bundle returns a secret, and a new key and certificate of a rank in an incarnation, as text.
-// Only that rank gets them. The CA's private key stays in this process.
+// bundle encodes what a rank needs to authenticate itself in an incarnation: the secret, and a new
+// key and certificate. The caller gives the bundle to this rank alone. The CA's private key stays
+// in this process.
 func (r *run) bundle(secret []byte, rank int, incarnation uint32) ([]byte, error) {
 	c, err := r.ca.Issue(rank, incarnation)
 	if err != nil {
@@ -19,10 +20,10 @@ func (r *run) bundle(secret []byte, rank int, incarnation uint32) ([]byte, error
 	return (&jobca.Bundle{Secret: secret, Credentials: c}).Marshal()
 }
 
-// privateFile returns a file that only processes which inherit it can read. It is a memory file. A
-// script may start several programs of one rank, one after another, and each of them can read the
-// file from its start. On a system without memory files it is a pipe, which only one process can
-// read, once.
+// privateFile returns a file that holds text. Only processes that inherit the file can read it. It
+// is a memory file, so several programs that a script starts for one rank, one after another, can
+// each read it from its start. On a system without memory files it is a pipe, which can be read
+// only once.
 func privateFile(text []byte) (*os.File, error) {
 	f, err := memoryFile("credentials")
 	if err != nil {
@@ -38,8 +39,8 @@ func privateFile(text []byte) (*os.File, error) {
 	return f, nil
 }
 
-// filledPipe returns the read end of a pipe that holds text. The text is smaller than the buffer of
-// a pipe on any system, so writing it does not wait for a reader.
+// filledPipe returns the read end of a pipe that holds text. The text is shorter than the buffer of
+// a pipe on any system, so writing it does not block.
 func filledPipe(text []byte) (*os.File, error) {
 	from, to, err := os.Pipe()
 	if err != nil {

@@ -1,10 +1,10 @@
 // Package launch starts the processes of a job on this host and on others, watches them, and ends
 // them. It is all of the program tuttirun except for its main function.
 //
-// With package bootstrap it shares only the names of environment variables, the form of a rank's
-// credentials, the record of a job whose ranks change, and the messages of PMI-1. It can start any
-// program, whether the program uses tutti or not. It does not know transports, communicators, or
-// the messages between ranks.
+// The package shares with package bootstrap only the names of environment variables, the form of a
+// rank's credentials, the record of a job whose ranks change, and the messages of PMI-1. It can
+// start any program, whether or not the program uses tutti. It does not know transports,
+// communicators, or the messages between ranks.
 //
 // For maintainers: policy.go decides which signals a job gets and when; it is a pure state machine.
 // restart_unix.go starts a job again. run_unix.go is the one goroutine that owns a running job and
@@ -55,19 +55,20 @@
 // It is normal that a rank exits with 0 while others run. There is one exception: Init waits for
 // all ranks, so if a rank exits without having called Init, and others have called it, the job ends
 // as if the rank had failed. When a rank exits with another code, or is killed by a signal, the
+// as if the rank had failed. When a rank exits with another code, or is killed by a signal, the
 // other ranks have a grace period in which to report and exit. After the grace period they get
 // TERM, and 2 s later KILL. When the last rank has ended, the same sequence applies to processes
-// that ranks leave behind: those in the ranks' process groups and, on Linux, all processes that
-// have the name of the job's part in their environment.
+// that ranks leave behind. These are the processes in the ranks' process groups and, on Linux, all
+// processes with the job's TUTTI_JOB_PART in their environment.
 //
-// With --enable-recovery the other ranks go on instead, because they may have shrunk their
-// communicator.
+// With --enable-recovery, the failure of a rank does not end the other ranks, because they may have
+// shrunk their communicator.
 //
 // With --restart a failed job is started again as a whole, after the ranks of the earlier start have
 // ended. Each start has its own name, secret and certificates. TUTTI_INCARNATION counts the starts, so
 // a process of an earlier start that is left somewhere cannot join. --timeout and the times in
-// verdicts count from the first start. Only the first start has the launcher's standard input, and
-// the timeline is that of the last start.
+// verdicts count from the first start. Only the first start has the launcher's standard input. The
+// timeline shows only the last start.
 //
 // All ranks inherit a memory file in which the launcher records the processes that have ended; see
 // exitRecord.
@@ -89,9 +90,9 @@
 //
 // A host is lost if its connection has ended or has been silent for 9 s, or if it has not answered
 // the command to prepare or to start a process for 2 min. Its ranks count as failed, with exit code
-// 255. The host kills them by itself, at once at the end of its input, or after the same silence. A
-// launcher that stops itself after TSTP first tells the hosts to wait. A job on several hosts gives its
-// processes 16 s after KILL, so that a host is lost before that.
+// 255. The host itself kills them: at once when its input ends, or after 9 s of silence. A launcher
+// that stops itself after TSTP first tells the hosts to wait. After KILL, a job on several hosts
+// waits 16 s for the ends of its processes. That is long enough to detect a lost host.
 //
 // With --preload-binary the launcher finds the programs of the job on its own host, and sends them
 // to each other host, all on one stream. Programs with the same SHA-256 are sent once. The host
@@ -100,8 +101,8 @@
 // If tuttirun remote is killed, its guardian removes the directory; the guardian knows the path
 // before the directory exists. A host accepts at most 1 GiB of programs for a job.
 //
-// Two hosts of a job may be one machine. So TUTTI_JOB_PART differs on each host, and a host finds
-// only its own processes by it.
+// Two hosts of a job may be one machine. So TUTTI_JOB_PART differs on each host, and each host
+// finds only its own processes by it.
 //
 // # Jobs whose ranks change
 //
@@ -126,18 +127,20 @@
 //
 // A slot belongs to a host. The discovery script decides how many slots each host has. The launcher
 // connects to a host that the script names for the first time, and ends the ranks of a host that the
-// script does not name any more. If a host is lost, its processes count as failed, and the launcher
-// connects to it again, while the script names it, after a pause that grows as that of a slot. A job
-// that has lost all its hosts waits for one of them, at most for --elastic-timeout. Without a script,
-// the slots of a lost host move to free slots of the other hosts of the job.
+// script does not name any more. If a host is lost, its processes count as failed. As long as the
+// script names the host, the launcher connects to it again, after a pause that grows with each loss
+// like the pause of a slot. A job that has lost all its hosts waits for one of them, at most for
+// --elastic-timeout. Without a script, the slots of a lost host move to free slots of the other
+// hosts of the job.
 //
-// A job that begins on one host listens on loopback. When it gets a second host, the launcher writes
-// its own address into the record. Processes that wait then listen and ask again, at the address from
-// which they reach the launcher, and the launcher ignores requests that were made before.
+// A job that begins on one host listens on loopback. When it gets a second host, the launcher
+// writes its own address into the record. Each process that waits for an epoch then listens on the
+// local address from which it reaches the launcher, and asks again. The launcher ignores requests
+// that were made before.
 //
-// Ranks get other numbers in each epoch. In tags of output, and in notes of the launcher, "1.2" is
-// the process that was started in slot 1 after two others. The slots in which the job begins have
-// the numbers of their first ranks.
+// A process may have another rank in each epoch. Tags of output and notes of the launcher therefore
+// name processes by their slots: "1.2" is the process that was started in slot 1 after two others.
+// The slots that the job begins with are numbered as the ranks that it begins with.
 //
 // # The environment of a rank
 //
@@ -161,9 +164,9 @@
 // A rank also gets its rank, its size and those on its host under the names that other launchers
 // use, for programs and scripts that are written for these: OMPI_COMM_WORLD_RANK and so on,
 // PMI_RANK, PMI_SIZE, MPI_LOCALRANKID and MPI_LOCALNRANKS, torchrun's RANK, WORLD_SIZE, LOCAL_RANK
-// and LOCAL_WORLD_SIZE, and HOROVOD_RANK and so on. A value that the user gives by -x wins over
-// each of these. Ranks of this module do not need them. If the ranks change, none of these
-// variables is set.
+// and LOCAL_WORLD_SIZE, and HOROVOD_RANK and so on. A value that the user gives by -x takes
+// precedence over each of these. Ranks that use this module do not need them. If the ranks change,
+// none of these variables is set.
 //
 // TUTTI_ROLE, and torchrun's ROLE_NAME, are the role of the rank's program: what --role says, or the
 // name of the program's file if the job has several programs.
@@ -178,11 +181,10 @@
 // protocol. The launcher refuses to start further processes by MPI_Comm_spawn.
 //
 // The job ends at once when a rank aborts (MPI_Abort). It ends as if a rank had failed when a rank
-// has sent a request and leaves without finalize, when a rank sends what is no request, and when
-// ranks wait in a barrier for a rank that has left. Such a rank is named in the verdict, unless its
-// own exit status already is a failure. After a signal that asks for the end, a rank may leave
-// without finalize. A job in which ranks wait in a barrier for that rank then ends as by the
-// signal.
+// has sent a request and exits without finalize, when a rank sends an invalid request, and when
+// ranks wait in a barrier for a rank that has exited. The verdict names such a rank, unless its own
+// exit status already is a failure. After a signal that asks for the end, a rank may exit without
+// finalize. A job in which ranks wait in a barrier for that rank then ends as by the signal.
 //
 // # Checking hosts
 //
@@ -196,10 +198,11 @@
 // quotes each rank's last error. Each line with a prefix is written as a whole. When the reader of
 // the launcher's output closes it, ranks that write get SIGPIPE, as in a pipeline without a launcher.
 //
-// Files of output are made when their rank starts, and then get the same bytes as the screen, except
-// for colours. If a file cannot be written, for example on a full disk, the job goes on. The file's
-// further lines are printed, even if they would not be otherwise. The launcher says so at once and in
-// the verdict, and a job that has otherwise succeeded exits with 1.
+// Output files are created when their rank starts, and then get the same bytes as the screen,
+// except for colours. If a file cannot be written, for example on a full disk, the job goes on.
+// From then on the lines meant for the file are printed, even if they were to go only to the file.
+// The launcher says so at once and in the verdict, and a job that has otherwise succeeded exits
+// with 1.
 //
 // # Command lines of mpirun and mpiexec
 //
@@ -209,9 +212,10 @@
 //
 // # Hosts and processors
 //
-// Package placement decides where ranks run. Without hosts all ranks run here, and there may be more
-// ranks than processors. With hosts, more ranks than slots are an error unless the user allows them,
-// or wrap around if the options or the host file are Hydra's.
+// Package placement decides where ranks run. Without hosts all ranks run here, and there may be
+// more ranks than processors. With hosts, more ranks than slots are an error, unless the user
+// allows them. If the options or the host file are Hydra's, ranks wrap around to the first host
+// instead.
 //
 // By default ranks are not bound. --bind-to and --cpu-list bind them by sched_setaffinity before the
 // rank's program begins, so that Go's runtime and other libraries see only these processors. The

@@ -26,7 +26,7 @@ import (
 )
 
 // An epochs carries out what a membership decides, and serves the record of the job's ranks to each
-// process. The goroutine in Run owns it. A nil epochs stands for a job whose ranks do not change;
+// process. The goroutine in Run owns it. In a job whose ranks do not change, the *epochs is nil;
 // methods that say so may be called on nil. The other goroutines of an epochs:
 //
 //	goroutine      one per  does                                  ends with
@@ -67,8 +67,8 @@ func (l *link) close() {
 	}
 }
 
-// prepareEpochs makes the epochs of a job that has them. With a discovery script, the first run of
-// the script says how many ranks begin, and on which hosts.
+// prepareEpochs sets r.epochs if the job's ranks may change. With a discovery script, the first run
+// of the script says how many ranks begin, and on which hosts.
 func (r *run) prepareEpochs() error {
 	e := r.job.Elastic
 	if e == nil {
@@ -106,8 +106,8 @@ func slotsOf(hosts []placement.Host) (n int) {
 }
 
 // placeSlots makes a slot for each rank that begins, on the host of the rank. The parameter hosts
-// holds the hosts of the job, with their processors if the number of their slots depends on these.
-// Whether the hosts can be reached is still unknown.
+// holds the hosts of the job. A host without a number of slots must have its processors filled in.
+// It is not known yet whether the hosts can be reached.
 func (r *run) placeSlots(hosts []placement.Host) error {
 	s, at, placed := r.epochs, make([]int, len(r.info.places)), make([]int, len(r.hosts))
 	for slot, p := range r.info.places {
@@ -148,8 +148,8 @@ func (r *run) hostNumber(name string) int {
 
 // updateSlots tells the membership how many slots each host has. A host that cannot be reached now
 // has no slots. If there is a discovery script, updateSlots also begins to connect to the hosts
-// that the script names for the first time, and to lost hosts. Before it connects to a lost host,
-// it pauses as before a start in a slot with as many failures.
+// that the script names for the first time, and to lost hosts. It connects to a lost host only
+// after a pause, which is as long as the pause before a start in a slot that has failed as often.
 func (r *run) updateSlots() {
 	s := r.epochs
 	slots := make([]int, len(r.hosts))
@@ -271,9 +271,9 @@ func (s *epochs) awaitRequests(l *link, k *rank) {
 // maxAddr bounds the address of a listener: a host name of 255 bytes and a port.
 const maxAddr = 255 + len(":65535")
 
-// asked notes that a process asks for the next epoch, or does not ask any more. It ignores a
-// request whose address is too long. It also ignores a request of a process that has not learned
-// yet that the job has a second host: that process asks again.
+// asked handles a message of a process, which asks for the next epoch or withdraws its request. It
+// ignores a request whose address is too long. It also ignores a request of a process that has not
+// learned yet that the job has a second host: that process asks again.
 func (r *run) asked(q question) {
 	addr, launcher, _ := strings.Cut(q.text, " ")
 	switch {
@@ -289,8 +289,8 @@ func (r *run) asked(q question) {
 	r.epochs.ready(q.rank.process, addr, r.now())
 }
 
-// listenOutside notes that the job gets a second host. Processes that listen on loopback must ask
-// again.
+// listenOutside is called when the job gets a second host. Ranks there cannot reach a listener on
+// loopback, so processes that listen on loopback must ask again.
 func (r *run) listenOutside(own string) {
 	s := r.epochs
 	s.launcher = towards(own)
@@ -418,7 +418,7 @@ func (r *run) begin(members []*member) error {
 	return s.write(e)
 }
 
-// write replaces the Epoch in the record, if it differs.
+// write replaces the Epoch in the record, if e differs from it.
 func (s *epochs) write(e store.Epoch) error {
 	if reflect.DeepEqual(e, s.written) {
 		return nil
@@ -457,7 +457,7 @@ func (k *rank) label() string {
 	return fmt.Sprintf("%d.%d", k.slot, k.restart)
 }
 
-// Times of the discovery script.
+// The discovery script runs once per discoverEvery.
 const (
 	discoverEvery = time.Second
 	discoverLimit = 10 * time.Second // of one run
@@ -506,8 +506,9 @@ func (r *run) startDiscovery() {
 	})
 }
 
-// discover runs the discovery script, and returns the hosts that it names. Fewer slots than the least
-// number of ranks are an error: a script that fails often prints nothing and exits with 0.
+// discover runs the discovery script, and returns the hosts that it names. Fewer slots than the
+// minimum number of ranks are an error, because a failing script often prints nothing and exits
+// with 0.
 func (r *run) discover(ctx context.Context) (hosts []placement.Host, err error) {
 	ctx, cancel := context.WithTimeout(ctx, discoverLimit)
 	defer cancel()

@@ -138,14 +138,14 @@ func (g *guardian) watch(p *os.Process, pipe *os.File, ended chan struct{}) {
 	}
 }
 
-// add tells the guardian about a process group, which the guardian kills if the launcher ends
-// without a goodbye.
+// add tells the guardian about a process group. The guardian kills the group if the launcher ends
+// without sending "bye".
 func (g *guardian) add(pgid int) {
 	g.update(fmt.Sprintf("+%d", pgid), func() { g.groups[pgid] = true })
 }
 
-// remove tells the guardian to forget a process group, because the kernel may soon reuse the
-// process group's number.
+// remove tells the guardian to forget a process group whose last process has ended, because the
+// kernel may reuse the number.
 func (g *guardian) remove(pgid int) {
 	g.update(fmt.Sprintf("-%d", pgid), func() { delete(g.groups, pgid) })
 }
@@ -156,8 +156,8 @@ func (g *guardian) keep(dir string) {
 	g.update(dir, func() { g.dir = dir })
 }
 
-// update makes a change for later guardians, and sends the line that describes it to the present one.
-// It may be called on nil.
+// update records a change, so that later guardians start with it, and sends the line that describes
+// the change to the present guardian. It may be called on nil.
 func (g *guardian) update(line string, change func()) {
 	if g == nil {
 		return
@@ -191,14 +191,14 @@ func (g *guardian) dismiss() {
 	if none {
 		return
 	}
-	// A guardian that is stopped (SIGSTOP) does not read the goodbye.
+	// A guardian that is stopped (SIGSTOP) does not read "bye".
 	late := time.AfterFunc(killAfter, func() { now.Kill() })
 	defer late.Stop()
 	<-ended
 }
 
-// guardJob is the guardian process: it waits for the end of the pipe, and kills what is left of
-// the job unless it has received a goodbye.
+// guardJob is the guardian process. It waits for the end of the pipe. If it has not read "bye" by
+// then, it kills what is left of the job.
 func guardJob(job string, left *remains, in io.Reader) int {
 	if bye := left.watchPipe(in); bye {
 		return 0
@@ -210,7 +210,7 @@ func guardJob(job string, left *remains, in io.Reader) int {
 	return 0
 }
 
-// remains are what a guardian ends and removes.
+// remains holds what a guardian kills and removes.
 type remains struct {
 	groups map[int]bool
 	dir    string // "" if there is none
@@ -234,8 +234,8 @@ func killJob(job string, groups map[int]bool) bool {
 	return false
 }
 
-// watchPipe applies the launcher's lines until a goodbye or the end of the pipe. It reports whether
-// there was a goodbye.
+// watchPipe applies the launcher's lines until "bye" or the end of the pipe. It reports whether it
+// has read "bye".
 func (l *remains) watchPipe(in io.Reader) (bye bool) {
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		line := lines.Text()

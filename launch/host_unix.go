@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A host runs processes of a job on one machine. Processes have the numbers that they have in
-// run.ranks. The goroutine in Run calls the methods, and none of them waits for a process.
+// A host runs processes of a job on one machine. A process is named by its index in run.ranks. The
+// goroutine in Run calls the methods, and none of them waits for a process.
 type host interface {
 	// name returns the name of the machine, or "" if the job runs on this machine only.
 	name() string
@@ -18,21 +18,21 @@ type host interface {
 	// environment, by which the launcher finds the job's processes. Two hosts of a job may be one
 	// machine, so each host has its own part.
 	part() string
-	// open returns this process's end of a stream of a process that start is about to start. The
-	// parameter id is the descriptor in that process: 0, 1 and 2 are pipes, pmiFD and storeFD are
-	// connections.
+	// open returns this process's end of a stream. The other end belongs to a process that start is
+	// about to start. The parameter id is the descriptor in that process: 0, 1 and 2 are pipes, pmiFD
+	// and storeFD are connections.
 	open(process, id int) (stream, error)
-	// inherit makes a file of this process the stream of a process that start is about to start. It
-	// returns false if the host is not the machine of this process.
+	// inherit passes a file of this process to a process that start is about to start, as descriptor
+	// id. It returns false if the host is not the machine of this process.
 	inherit(process, id int, f *os.File) bool
 	// start starts a process, and returns its ID. If it fails, it closes the streams. On another
-	// machine, start only sends a command and returns the ID 0. The answer is then an event; see
-	// remoteHost.
+	// machine, start only sends a command and returns the ID 0. The answer then comes as an event;
+	// see remoteHost.
 	start(s *spec) (pid int, err *startError)
-	// grow makes room in the record of ends for processes below n.
+	// grow makes room in the record of ends for the processes with numbers below n.
 	grow(n int)
 
-	// signal signals the process group of a process, if the group has members.
+	// signal signals the process group of a process. It does nothing if the group is empty.
 	signal(process int, s syscall.Signal)
 	// signalAll signals all process groups. If detached is set, it also signals processes outside
 	// of them that have the part's name in their environment.

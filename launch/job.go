@@ -40,11 +40,11 @@ type Job struct {
 	// to. It bounds the number of ssh processes on one host; 0 means 32.
 	FanOut int
 
-	// Interface is TUTTI_INTERFACE for the ranks of a job on several hosts; "" selects none. On one
-	// host ranks talk over loopback.
+	// Interface is the value of TUTTI_INTERFACE for the ranks of a job on several hosts; "" selects
+	// none. On one host the ranks communicate over loopback, and Interface has no effect.
 	Interface string
 
-	// Starter starts tuttirun on the other hosts; nil means by Agent.
+	// Starter starts tuttirun on the other hosts; nil means that Agent does.
 	Starter remote.Starter
 
 	// Preload sends the programs of all Apps to each other host, which stores them in a private
@@ -67,14 +67,14 @@ type Job struct {
 	// communicator. The job then succeeds if at least one rank succeeds.
 	Recovery bool
 
-	// Restarts is how many times a failed job is started again. It is not started again if a
+	// Restarts is how many times a failed job is started again. A job is not started again if a
 	// program cannot be executed (exit codes 126 and 127) or refuses its command line (2, without a
-	// panic of Go), after Timeout, or if the user or the context has asked for the end.
+	// panic of Go). Nor is it after Timeout, or after the user or the context has asked for the end.
 	Restarts int
 
-	// Elastic lets processes become ranks of the running job; nil means that the ranks do not
-	// change. Elastic needs Recovery, and with a discovery script a single App. The Apps' Ranks say
-	// how many processes begin, unless a discovery script does.
+	// Elastic lets processes become ranks of the running job; nil means that the ranks do not change.
+	// Elastic needs Recovery, and with a discovery script a single App. The Apps' Ranks say how many
+	// processes begin, unless there is a discovery script.
 	Elastic *Elastic
 
 	Output  Output
@@ -84,15 +84,15 @@ type Job struct {
 	Verbose bool          // print the processes as they start
 
 	// Stdin is the standard input of the rank StdinRank in the first start of the job; nil means no
-	// input. Run reads a terminal itself and copies the input to the rank, because a rank's process
-	// group is never the foreground process group of the terminal. With Elastic, the input goes to
-	// the first process in the slot StdinRank.
+	// input. If it is a terminal, Run reads it and copies the input to the rank, because a rank's
+	// process group is never the foreground process group of the terminal. With Elastic, the first
+	// process in the slot StdinRank gets the input.
 	Stdin     *os.File
 	StdinRank int
 
-	// Stdout and Stderr receive what the ranks print. The ranks inherit Stdout if it is a
-	// file, and Output does not change standard output. Standard error always passes through
-	// Run, which keeps each rank's last error for the verdict.
+	// Stdout and Stderr receive what the ranks print. The ranks inherit Stdout if it is a file and
+	// Output leaves standard output unchanged. Standard error always passes through Run, which keeps
+	// each rank's last error for the verdict.
 	Stdout, Stderr io.Writer
 
 	// Guardian is a program whose main function calls Main, such as tuttirun itself. Run starts it
@@ -109,7 +109,7 @@ func (j *Job) environ() []string {
 }
 
 // starter returns the Starter that starts tuttirun on the other hosts. The function log gets what
-// ssh and tuttirun print on these hosts; nil drops the text.
+// ssh and tuttirun print on these hosts. If log is nil, that text is dropped.
 func (j *Job) starter(log func(host, line string)) remote.Starter {
 	if j.Starter != nil {
 		return j.Starter
@@ -124,18 +124,17 @@ func (j *Job) starter(log func(host, line string)) remote.Starter {
 // Elastic says which processes a job may have while it runs.
 type Elastic struct {
 	Min, Max  int           // bounds of the number of ranks; 0: as many as begin
-	First     int           // how many ranks the first epoch needs, if more than Min; at most the number of slots at the start
-	Restarts  int           // how many failed processes are started again, in all
-	WaitLimit time.Duration // how long ranks in Rejoin or Init wait for a process, which is then killed, and for the start of the epoch
+	First     int           // how many ranks the first epoch needs, if that is more than Min; at most the number of slots at the start
+	Restarts  int           // how many failed processes the job may start again, all slots together
+	WaitLimit time.Duration // how long ranks in Rejoin or Init wait for a process before it is killed, and for the start of the epoch
 
-	// Discovery is a command that prints a line "host:slots" for each host that ranks may run on. It
-	// replaces the Job's Hosts.
-	// Run starts it once per second. "" means that there is none, and the number of slots is the
-	// sum of the Apps' Ranks.
+	// Discovery is a command that prints a line "host:slots" for each host that ranks may run on. Run
+	// executes it once per second. Its hosts replace the Job's Hosts. "" means that there is none,
+	// and the number of slots is the sum of the Apps' Ranks.
 	Discovery string
 
-	// Cooldown bounds the pause before a slot gets a process again after its second failure. The
-	// pause doubles with each further failure.
+	// Cooldown holds the least and the largest pause before a slot gets a process again. The first
+	// pause follows the second failure in a slot, and doubles with each further failure.
 	Cooldown [2]time.Duration
 }
 
@@ -153,18 +152,18 @@ type App struct {
 type Outcome struct {
 	Code    int      // the exit code for the launcher, see the package comment
 	Verdict []string // what went wrong, as text for the user; empty if nothing did
-	Broken  bool     // not all ranks could be started; Main then prints Verdict even if Quiet
+	Broken  bool     // not all ranks could be started; Main then prints Verdict even if Quiet is set
 }
 
 // The exit codes that do not come from a rank.
 const (
-	exitUnwritten  = 1 // the timeline, or a file of output
+	exitUnwritten  = 1 // the timeline, or an output file, could not be written
 	exitUsage      = 2
 	exitTimeout    = 124
 	exitNotRunning = 126
 	exitNotFound   = 127
 )
 
-// killAfter is the time between TERM and KILL. A process that still exists killAfter after KILL
-// counts as unkillable.
+// killAfter is the time between TERM and KILL. A process that still exists killAfter after KILL is
+// reported as one that cannot be killed.
 const killAfter = 2 * time.Second

@@ -9,7 +9,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// maxQuoteLine is how many bytes of a line a verdict can quote.
+// maxQuoteLine is the maximum number of bytes of a line that a verdict quotes.
 const maxQuoteLine = 1 << 10
 
 // A lastError reads a rank's standard error and keeps the line that most likely says why the rank
@@ -36,7 +36,7 @@ func (e *lastError) write(b []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for len(b) > 0 {
-		// Bytes of a line beyond the bound are dropped; the line itself is kept.
+		// Bytes of a line beyond the bound are dropped, and the beginning of the line is kept.
 		part, rest, ended := bytes.Cut(b, []byte("\n"))
 		e.line = append(e.line, part[:min(len(part), maxQuoteLine-len(e.line))]...)
 		if ended {

@@ -15,8 +15,8 @@ import (
 // A localHost is the host that this process runs on. One goroutine owns it. For each process,
 // another goroutine waits for the end of the process and sends the exit to exits.
 type localHost struct {
-	job        string // the name of the job's part; see host
-	hostName   string // see host
+	job        string // the name of the job's part; see host.part
+	hostName   string // see host.name
 	starter    *starter
 	guardian   *guardian
 	exitRecord *exitRecord
@@ -33,7 +33,7 @@ type localHost struct {
 //	0    false  false      not started
 //	>0   false  false      runs
 //	>0   true   false      has ended; its group has members, which may be signalled
-//	>0   true   true       its group is empty: the number may belong to others, and gets no signal
+//	>0   true   true       its group is empty; its number may be reused, and gets no signal
 type localProcess struct {
 	pid         int      // also the number of its group
 	ended       bool     // the owner has received its exit
@@ -41,7 +41,7 @@ type localProcess struct {
 	credentials *os.File // the file that the process has inherited, kept open here; nil if there is none
 
 	files [pmiFD + 1]*os.File // what the process inherits, by descriptor; empty once it has started
-	own   []*os.File          // of files, those that are closed here once the process has started
+	own   []*os.File          // the elements of files that this process closes once the child has started
 }
 
 // An exit is the end of a process.
@@ -58,9 +58,9 @@ const statusUnknown syscall.WaitStatus = 255 << 8
 func newLocalHost(job string, n int) *localHost {
 	return &localHost{
 		job: job, exitRecord: newExitRecord(n), processes: make(map[int]*localProcess),
-		// exits has room for the ends of the processes that begin. The end of a process that is
-		// started later may find exits full. Closing over ends such a send, so that no goroutine
-		// waits after the end of the job.
+		// exits has room for the ends of the processes that begin. The end of a process that is started
+		// later may find exits full. Closing over unblocks such a send, so that no goroutine is left
+		// after the end of the job.
 		exits: make(chan exit, n), over: make(chan struct{}),
 	}
 }
@@ -71,8 +71,8 @@ func (h *localHost) begin(guardian string, onLost func(error)) {
 	h.guardian = newGuardian(guardian, h.job, onLost)
 }
 
-// close stops the starter and the guardian, and closes all files. The processes have ended, or
-// cannot be ended.
+// close stops the starter and the guardian, and closes all files. It is called when the processes
+// have ended, or cannot be ended.
 func (h *localHost) close() {
 	if h.starter != nil {
 		h.starter.stop()
@@ -101,8 +101,8 @@ func (h *localHost) process(number int) *localProcess {
 	return p
 }
 
-// closeFiles closes this process's copies of the files of a process that has started, or cannot be
-// started.
+// closeFiles closes this process's copies of the child's files, once the child has started or
+// cannot be started.
 func (p *localProcess) closeFiles() {
 	for _, f := range p.own {
 		f.Close()
@@ -110,8 +110,7 @@ func (p *localProcess) closeFiles() {
 	p.own, p.files = nil, [pmiFD + 1]*os.File{}
 }
 
-// give makes a file the descriptor of a process, and closes the file here once the process has
-// started.
+// give makes f a descriptor of a process. closeFiles closes f here.
 func (p *localProcess) give(fd int, f *os.File) {
 	p.files[fd], p.own = f, append(p.own, f)
 }
@@ -192,7 +191,7 @@ func (h *localHost) start(s *spec) (int, *startError) {
 	return p.pid, nil
 }
 
-// find finds the program. The process's own PATH applies, which -x may have set.
+// find looks the program up, by the PATH of the process's own environment, which -x may have set.
 func (s *spec) find() (err *startError) {
 	if s.dir != "" && !isDir(s.dir) {
 		return &startError{exitNotRunning, s.args[0] + ": the working directory " + s.dir + " does not exist"}
@@ -205,7 +204,7 @@ func (s *spec) find() (err *startError) {
 	return err
 }
 
-// complete adds the files that all processes inherit, and those that the spec names.
+// complete adds the files that all processes inherit, and the files that the spec asks for.
 func (h *localHost) complete(p *localProcess, s *spec) error {
 	if p.files[0] == nil {
 		null, err := os.Open(os.DevNull)
@@ -231,7 +230,7 @@ func (h *localHost) complete(p *localProcess, s *spec) error {
 	return nil
 }
 
-// wait waits until a process has ended, records its end, and sends its exit status to the owner.
+// wait waits for the end of a process, records it, and sends the exit status to the owner.
 func (h *localHost) wait(process int, child *os.Process) {
 	state, err := child.Wait()
 	// If the rank is no longer a child of this process, its status is unknown.
@@ -294,9 +293,9 @@ func (h *localHost) groups() map[int]bool {
 	return groups
 }
 
-// calledInit uses the file of the credentials. Init reads the file, and so moves its position. This
-// process has the same file open, and sees the position. If the credentials are a pipe, the answer
-// is unknown.
+// calledInit uses the file of the credentials. Init reads the file, which moves the file's
+// position. This process has the same open file, and so sees the position. If the credentials are a
+// pipe, the answer is unknown.
 func (h *localHost) calledInit(process int) initState {
 	p := h.processes[process]
 	if p == nil || p.credentials == nil {

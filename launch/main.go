@@ -55,7 +55,7 @@ func Main(args, env []string, stdin, stdout, stderr *os.File) int {
 		j.Stdin = stdin
 	}
 	out := Run(context.Background(), j)
-	// A program that cannot be started is reported even to users who want no verdict.
+	// A program that cannot be started is reported even with --quiet.
 	if !j.Quiet || out.Broken {
 		for _, line := range out.Verdict {
 			log.logf("%s", line)
@@ -64,8 +64,8 @@ func Main(args, env []string, stdin, stdout, stderr *os.File) int {
 	return out.Code
 }
 
-// self returns the path of this program, to start it again as the guardian. The link in /proc
-// is valid even after the file has been replaced or removed.
+// self returns the path of this program, which is started again as the guardian. On Linux it is the
+// link in /proc, which stays valid after the file has been replaced or removed.
 func self() string {
 	const link = "/proc/self/exe"
 	if _, err := os.Stat(link); err == nil && runtime.GOOS == "linux" {

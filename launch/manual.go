@@ -64,7 +64,8 @@ func manual() string {
 	return b.String()
 }
 
-// exitCodes returns the exit codes of tuttirun and their meanings. The package comment has them, too.
+// exitCodes returns the exit codes of tuttirun and their meanings. The package comment lists them,
+// too.
 func exitCodes() [][2]string {
 	return [][2]string{
 		{"0", "Every rank exited with 0; with --enable-recovery, at least one rank did."},
@@ -82,7 +83,7 @@ func roff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`).Replace(text)
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
-		// A line that begins with a dot would be a request.
+		// A line that begins with a dot would be a roff request.
 		if strings.HasPrefix(line, ".") {
 			lines[i] = `\&` + line
 		}

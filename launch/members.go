@@ -8,9 +8,9 @@ import (
 )
 
 // A membership decides which processes a job has, and which of them are the ranks of its next
-// epoch. It is a pure state machine. Times are durations since the start of the job. Processes have
-// numbers that are never used again, and slots, which are places for one process each. A slot
-// belongs to a host. Hosts have numbers, too.
+// epoch. It is a pure state machine. Times are durations since the start of the job. A process has
+// a number, which is never used again, and runs in a slot, which is a place for one process. A slot
+// belongs to a host, and hosts have numbers, too.
 //
 // A process passes through these states:
 //
@@ -18,14 +18,14 @@ import (
 //	ready     asks for the next epoch
 //	member    is a rank of the current epoch; may become ready again
 //
-// The rule that prevents two epochs side by side: the next epoch is formed only when no process is
-// a member. Each process that was a member has asked for the next epoch, or has ended. The processes
-// of a lost host count as ended; the host kills them.
+// There are never two epochs side by side, because the next epoch is formed only when no process is
+// a member: each process that was a member has asked for the next epoch, or has ended. The
+// processes of a lost host count as ended, because the host kills them.
 //
 //	input                      effect
-//	started                    a process is starting in a slot
+//	started                    a process runs in a slot
 //	ready                      a process is ready; if it was a member, its epoch is broken
-//	withdrawn                  a process asks no more; if it was a member, its epoch is broken
+//	withdrawn                  a process takes back its request; if it was a member, its epoch is broken
 //	ended, failed              if it was a member, its epoch is broken; its slot gets another start
 //	                           while restarts are left
 //	ended, with 0              its slot gets no other start; if it was ever a member, the job is
@@ -37,20 +37,20 @@ import (
 // and failure, in this order, and carries out what they return.
 type membership struct {
 	min, max  int
-	first     int           // how many processes the first epoch needs, if more than min
+	first     int           // how many processes the first epoch needs, if that is more than min
 	restarts  int           // how many failed processes may still be started again
-	waitLimit time.Duration // how long processes that are ready wait for one that is not
+	waitLimit time.Duration // how long ready processes wait for one that is not ready
 	grows     bool          // available may be called again, so more slots may become usable
 	cooldown  [2]time.Duration
 
-	slots     []slot          // all that were ever usable
-	usable    []int           // for each host, how many of its slots are usable now: the first ones
-	processes map[int]*member // the ones that run
+	slots     []slot          // all slots that were ever usable
+	usable    []int           // for each host, how many of its slots are usable now: those with the lowest local numbers
+	processes map[int]*member // the processes that run
 
 	epoch     int // noEpoch before the first
 	broken    bool
 	left      bool          // a member has exited with 0
-	since     time.Duration // when ready processes began to wait, or the job to wait for a host; or never; see updateSince
+	since     time.Duration // when ready processes began to wait, or the job to wait for a host; never if nothing waits; see updateSince
 	warned    bool          // absent has returned the processes for which the next epoch waits
 	finishing bool
 	stopped   bool
@@ -68,7 +68,7 @@ type slot struct {
 	host     int
 	local    int           // its number among the slots of its host
 	process  int           // the process that runs, or noProcess
-	failures int           // of its processes
+	failures int           // how many processes have failed in the slot
 	startAt  time.Duration // the earliest time of the next start
 	closed   bool          // its process has exited with 0
 }
@@ -81,7 +81,7 @@ type member struct {
 	ready       bool
 	addr        string // of its listener, if it is ready
 	dismissed   bool   // has been told to end
-	overdue     bool   // has been killed
+	overdue     bool   // has been returned by overdue, and so killed
 	dismissedAt time.Duration
 	startedAt   time.Duration
 }
@@ -94,9 +94,9 @@ func newMembership(e *Elastic) *membership {
 	}
 }
 
-// begin makes one usable slot for each element of hosts, which is the number of its host. The
-// number of processes that begin is known only now, so begin also fills in the bounds that depend
-// on it.
+// begin makes one usable slot for each element of hosts, which is the number of the slot's host. It
+// also sets the bounds that depend on the number of processes that begin, because that number is
+// known only now.
 func (m *membership) begin(hosts []int) {
 	n := len(hosts)
 	m.min, m.max, m.first = cmp.Or(m.min, n), cmp.Or(m.max, n), min(m.first, n)
@@ -107,9 +107,9 @@ func (m *membership) begin(hosts []int) {
 	}
 }
 
-// available sets how many slots each host has. A usable slot stays usable if its host still has so
-// many slots. Then, if grows is set, further slots become usable, host by host, up to max in all.
-// Otherwise slots of hosts without slots move to other hosts.
+// available sets how many slots each host has. A usable slot stays usable if its host still has
+// enough slots. If grows is set, further slots then become usable, host by host, up to max in all.
+// Otherwise the slots of hosts that have none left move to other hosts.
 func (m *membership) available(hosts []int) {
 	usable, room := make([]int, len(hosts)), m.max
 	for h, n := range hosts {
@@ -136,8 +136,8 @@ func (m *membership) available(hosts []int) {
 }
 
 // moveSlots moves empty slots from hosts that have no slots any more to hosts that have more slots
-// than are usable. A slot keeps its failures, so that the next start in a slot with a failure uses
-// up a restart.
+// than are usable. A slot keeps its count of failures, so a start in a slot that has failed still
+// uses up a restart after the move.
 func (m *membership) moveSlots(hosts []int) {
 	for i := range m.slots {
 		s := &m.slots[i]
@@ -157,8 +157,7 @@ func (m *membership) moveSlots(hosts []int) {
 	}
 }
 
-// shared reports whether another slot has the same host as the slot at, and the same number among
-// the slots of this host.
+// shared reports whether another slot has the same host and the same local number as the slot at.
 func (m *membership) shared(at int) bool {
 	for i, s := range m.slots {
 		if i != at && s.host == m.slots[at].host && s.local == m.slots[at].local {
@@ -168,7 +167,7 @@ func (m *membership) shared(at int) bool {
 	return false
 }
 
-// started notes that a process runs in a slot. If a process has failed in this slot before, the
+// started records that a process runs in a slot. If a process has failed in this slot before, the
 // start uses up a restart.
 func (m *membership) started(id, at int, now time.Duration) {
 	if m.slots[at].failures > 0 {
@@ -179,7 +178,7 @@ func (m *membership) started(id, at int, now time.Duration) {
 	m.updateSince(now)
 }
 
-// ready notes that a process asks for the next epoch.
+// ready records that a process asks for the next epoch.
 func (m *membership) ready(id int, addr string, now time.Duration) {
 	p := m.processes[id]
 	if p == nil {
@@ -190,8 +189,8 @@ func (m *membership) ready(id int, addr string, now time.Duration) {
 	m.updateSince(now)
 }
 
-// withdrawn notes that a process does not ask any more. If the epoch that it asked for has been
-// formed meanwhile, that epoch is broken.
+// withdrawn records that a process takes back its request. If the epoch has been formed meanwhile,
+// that epoch is broken.
 func (m *membership) withdrawn(id int, now time.Duration) {
 	p := m.processes[id]
 	if p == nil {
@@ -202,10 +201,10 @@ func (m *membership) withdrawn(id int, now time.Duration) {
 	m.updateSince(now)
 }
 
-// updateSince sets since to now when the first member becomes ready or, if no member runs, when the
-// first process becomes ready. If there is no such process, it sets since to the constant never. A
-// newcomer that is ready does not set since while members run, because members may compute for
-// long.
+// updateSince sets since to now when the first member becomes ready. If no member runs, it does so
+// when the first process becomes ready. If there is no such process, it sets since to the constant
+// never. A newcomer that is ready does not set since while members run, because members may compute
+// for a long time before they ask.
 func (m *membership) updateSince(now time.Duration) {
 	memberRuns, memberWaits := false, false
 	for _, p := range m.processes {
@@ -220,10 +219,10 @@ func (m *membership) updateSince(now time.Duration) {
 	}
 }
 
-// isMember reports whether a process was made a rank of the current epoch.
+// isMember reports whether a process was a rank when the current epoch began.
 func (m *membership) isMember(p *member) bool { return p.epoch == m.epoch && m.epoch != noEpoch }
 
-// ended notes that a process has ended. The argument failed says that it has not exited with 0.
+// ended records that a process has ended. The parameter failed says that it has not exited with 0.
 func (m *membership) ended(id int, failed bool, now time.Duration) {
 	p := m.processes[id]
 	if p == nil {
@@ -247,9 +246,9 @@ func (m *membership) ended(id int, failed bool, now time.Duration) {
 	m.updateSince(now)
 }
 
-// pauseAfter returns how long a slot stays unused after its failure with the given number. The
-// first failure may be chance, so there is no pause after it. From the second failure on, the pause
-// doubles with each failure.
+// pauseAfter returns how long a slot stays unused after a failure, given the number of failures in
+// the slot so far. The first failure may be an accident, so there is no pause after it. From the
+// second failure on, the pause doubles with each failure.
 func (m *membership) pauseAfter(failures int) time.Duration {
 	if failures < 2 {
 		return 0
@@ -264,9 +263,9 @@ func (m *membership) pauseAfter(failures int) time.Duration {
 // stop prevents all further starts, because the job ends.
 func (m *membership) stop() { m.stopped = true }
 
-// pending returns the slots that will get a process, in ascending order. A slot with a failure gets
-// a process only while restarts are left. Each process in a slot beyond the usable ones leaves one
-// usable slot of its host empty.
+// pending returns the slots that will get a process, in ascending order. A slot in which a process
+// has failed gets a process only while restarts are left. A host may still run processes in slots
+// that are no longer usable. For each of them, one usable slot of the host stays empty.
 func (m *membership) pending() (slots []int) {
 	if m.stopped || m.finishing || m.failed != "" {
 		return nil
@@ -323,7 +322,7 @@ func (m *membership) overdue(now time.Duration) (ids []int) {
 }
 
 // absent returns the processes for which others have waited for the time stallAfter. It returns
-// them once for each epoch.
+// them only once per epoch.
 func (m *membership) absent(now time.Duration) (ids []int) {
 	if now < m.warnAt() {
 		return nil
@@ -337,7 +336,7 @@ func (m *membership) absent(now time.Duration) (ids []int) {
 	return ids
 }
 
-// warnAt returns the time from which absent returns processes. The constant never says that absent
+// warnAt returns the time from which absent returns processes, or the constant never if absent
 // returns none.
 func (m *membership) warnAt() time.Duration {
 	if m.warned || m.since == never {
@@ -346,14 +345,14 @@ func (m *membership) warnAt() time.Duration {
 	return m.since + stallAfter
 }
 
-// stallAfter is how long processes wait for the next epoch before the launcher names those for
-// which they wait.
+// stallAfter is how long processes wait for the next epoch before the launcher names the processes
+// that they wait for.
 const stallAfter = 30 * time.Second
 
-// killAt returns the time at which a process must be killed, or the constant never if it may run,
+// killAt returns the time at which a process must be killed, or the constant never if it may run on
 // or has been killed already. A process that was told to end has the time killAfter. A process that
-// is not ready has the time waitLimit, from the moment at which others wait, or from its own start
-// if that is later.
+// is not ready has the time waitLimit. That time begins when others begin to wait, or at the
+// process's own start if that is later.
 func (m *membership) killAt(p *member) time.Duration {
 	switch {
 	case p.overdue:
@@ -380,7 +379,7 @@ func (m *membership) surplus(now time.Duration) (ids []int) {
 	return ids
 }
 
-// form returns the members of the next epoch in the order of their ranks, and makes them members.
+// form makes processes the members of the next epoch, and returns them in the order of their ranks.
 // It returns nil if the next epoch cannot be formed now. Processes that were members before come
 // first, in the order of their ranks.
 func (m *membership) form() []*member {
@@ -409,8 +408,8 @@ func (m *membership) least() int {
 	return m.min
 }
 
-// inOrder returns the processes: those of the latest epoch first, by rank, and then the others by
-// slot.
+// inOrder returns all processes. Those of the latest epoch come first, by rank, and the others
+// follow, by slot.
 func (m *membership) inOrder() []*member {
 	var all []*member
 	for _, p := range m.processes {
@@ -422,7 +421,7 @@ func (m *membership) inOrder() []*member {
 	return all
 }
 
-// waiting reports whether a process that is no rank of the current epoch is ready.
+// waiting reports whether a process that is not a rank of the current epoch is ready.
 func (m *membership) waiting() bool {
 	for _, p := range m.processes {
 		if p.ready && !m.isMember(p) {
@@ -432,12 +431,15 @@ func (m *membership) waiting() bool {
 	return false
 }
 
-// failure returns why there will be no next epoch, or "". The reason does not change once it is
-// set. There will be no next epoch if it needs more processes than run and will be started. If
-// further slots may become usable, failure first waits for that, at most for the time waitLimit. If
-// no process is left, the job has simply ended, unless it is deserted. While the job is finishing,
-// and before the first epoch, too few processes are a failure only if one of them waits for the
-// next epoch: programs that never call Init need no epoch.
+// failure returns why there will be no next epoch, or "". Once set, the reason does not change.
+// There will be no next epoch if it needs more processes than run and will be started, with these
+// exceptions:
+//
+//   - If further slots may become usable, failure first waits for them, at most for the time
+//     waitLimit.
+//   - If no process is left, the job has simply ended, unless it is deserted.
+//   - While the job is finishing, and before the first epoch, too few processes are a failure only
+//     if one of them waits for the next epoch, because programs that never call Init need no epoch.
 func (m *membership) failure(now time.Duration) string {
 	n, deserted := m.alive(), m.isDeserted()
 	if deserted && m.since == never {
@@ -454,8 +456,8 @@ func (m *membership) failure(now time.Duration) string {
 }
 
 // isDeserted reports whether no process runs because no host can be reached, and a process will be
-// started once a host can be reached. If no process may be started any more, the job has simply
-// ended.
+// started once a host can be reached. If no process may be started any more, the job is not
+// deserted: it has simply ended.
 func (m *membership) isDeserted() bool {
 	if !m.grows || m.finishing || m.stopped || m.failed != "" || len(m.processes) > 0 || slices.Max(m.usable) > 0 {
 		return false
@@ -473,8 +475,8 @@ func (m *membership) anyReady() bool {
 	return false
 }
 
-// wakeAt returns the next time at which the results of other methods may change although no input
-// comes. It returns the constant never if there is no such time.
+// wakeAt returns the next time at which the results of other methods may change without an input,
+// or the constant never if there is no such time.
 func (m *membership) wakeAt(now time.Duration) time.Duration {
 	at := m.warnAt()
 	for _, i := range m.pending() {

@@ -7,5 +7,5 @@ import (
 	"os"
 )
 
-// memoryFile fails, because this system has no files without a name.
+// memoryFile fails, because this system has no memory files.
 func memoryFile(string) (*os.File, error) { return nil, errors.ErrUnsupported }

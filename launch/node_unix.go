@@ -19,8 +19,8 @@ import (
 
 // serveNode carries out the commands of a launcher on another host. It is the program tuttirun
 // remote. It returns when the launcher has ended the connection, or has been silent for too long;
-// see remote.Serve. No process and no program of the job is left then. The parameter guardian is as
-// in Job, and limits may be nil.
+// see remote.Serve. By then no process of the job is left, and the programs that the launcher has
+// sent are removed. The parameter guardian is as in Job, and limits may be nil.
 func serveNode(rwc io.ReadWriteCloser, guardian string, limits *nodeLimits) error {
 	n := &node{
 		guardian: guardian, limits: limits, commands: make(chan *remote.Command), conns: make(chan nodeConn),
@@ -42,7 +42,7 @@ func serveNode(rwc io.ReadWriteCloser, guardian string, limits *nodeLimits) erro
 	return errors.Join(err, n.leftover)
 }
 
-// nodeLimits are what tuttirun agent adds to tuttirun remote.
+// nodeLimits are the limits that tuttirun agent sets for tuttirun remote.
 type nodeLimits struct {
 	ranks int         // how many processes may run at once
 	log   *lineWriter // gets a line for each process that begins, for the agent's log
@@ -72,12 +72,11 @@ func remoteMain(args []string, stderr *os.File) int {
 	return 0
 }
 
-// A node runs the processes of a job on this host for a launcher elsewhere. The goroutine in run
-// owns the fields, except for the channels. This goroutine never waits for the launcher: events are
-// queued.
+// A node runs the processes of a job on this host for a launcher on another host. The goroutine in
+// run owns the fields, except for the channels. It never waits for the launcher: events are queued.
 type node struct {
 	guardian string
-	limits   *nodeLimits // nil: none
+	limits   *nodeLimits // nil if there are none
 	events   *remote.Sender
 	commands chan *remote.Command
 	conns    chan nodeConn
@@ -86,7 +85,7 @@ type node struct {
 	starts  int        // the number of Start commands so far
 	running int        // how many processes run
 	inits   map[int]initState
-	left    []string // the processes that the launcher knows to be left; nil while it does not know
+	left    []string // the processes that the launcher has been told are left; nil before it has been told
 	streams map[streamKey]*nodeStream
 
 	preload  preloadDir
@@ -100,7 +99,7 @@ type streamKey struct {
 	id      remote.StreamID
 }
 
-// A nodeStream has the two ends that copyStream joins. Either may come first.
+// A nodeStream holds the two ends that copyStream joins. Either end may be known first.
 type nodeStream struct {
 	ours stream   // the pipe to the process
 	conn net.Conn // the connection to the launcher
@@ -133,9 +132,9 @@ func (n *node) Stream(process int, id remote.StreamID, c net.Conn) {
 	}
 }
 
-// Tunnels implements remote.CommandHandler. Under tuttirun agent it returns false: a Tunnel runs
-// any command, so it could bypass the bound on ranks and the log of the agent. Agents need no
-// Tunnels, because the launcher connects to each agent itself.
+// Tunnels implements remote.CommandHandler. A Tunnel runs any command. Under tuttirun agent that
+// could bypass the agent's bound on ranks and its log, so Tunnels returns false there. Agents need
+// no Tunnels, because the launcher connects to each agent itself.
 func (n *node) Tunnels() bool { return n.limits == nil }
 
 // run handles commands and the ends of processes until the connection has ended. It then kills what
@@ -205,14 +204,14 @@ func (n *node) prepare(c *remote.Prepare) {
 	p := &remote.Prepared{CPUs: cpu.Topology()}
 	p.Host, _ = os.Hostname()
 	if c.Job == "" {
-		n.events.Send(&remote.Event{Prepared: p}) // the launcher only asks
+		n.events.Send(&remote.Event{Prepared: p}) // the launcher asks only for the processors
 		return
 	}
 	n.local = newLocalHost(c.Job, c.Size)
 	n.local.begin(n.guardian, func(err error) {
 		n.events.Send(&remote.Event{Note: &remote.Note{Text: noGuardian(err)}})
 	})
-	// sshd sets the variable: the client's address and port, and the server's.
+	// sshd sets SSH_CONNECTION to the client's address and port, and the server's address and port.
 	if f := strings.Fields(os.Getenv("SSH_CONNECTION")); len(f) == 4 {
 		p.Reached = f[2]
 	}
@@ -276,8 +275,8 @@ func descriptor(id remote.StreamID) int {
 	return int(id)
 }
 
-// join notes one end of a stream: ours is the end at the process, and conn the end at the launcher.
-// The other argument is nil. Once both ends are known, join starts copyStream.
+// join records one end of a stream: ours is the end at the process, and conn the end at the
+// launcher. One of the two is nil. Once both ends are known, join starts copyStream.
 func (n *node) join(key streamKey, ours stream, conn net.Conn) {
 	s := n.streams[key]
 	if s == nil {
@@ -313,9 +312,9 @@ func copyStream(id remote.StreamID, ours stream, conn net.Conn) {
 	}
 }
 
-// finish ends the streams of output after the time killAfter. No process of the job is left then,
-// but a process that has left the job may still hold a stream open, and the launcher waits for the
-// end of each stream.
+// finish ends the output streams after the time killAfter. No process of the job is left at that
+// point, but a process that has detached itself from the job may still hold a stream open. The
+// launcher waits for the end of each stream, so finish must end it.
 func (n *node) finish() {
 	var tails []*tail
 	for _, s := range n.streams {
@@ -330,8 +329,8 @@ func (n *node) finish() {
 	})
 }
 
-// look checks for changes that no event of this host reports, and sends them to the launcher: which
-// processes have called Init, and which processes are left once all that were started have ended.
+// look checks for changes of which this host gets no event, and reports them to the launcher: which
+// processes have called Init, and which processes are left once all started processes have ended.
 func (n *node) look() {
 	if n.local == nil || n.starts == 0 {
 		return

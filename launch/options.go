@@ -26,7 +26,7 @@ type request struct {
 	merge    string        // a timeline whose parts are to be merged; "" if none
 	noInput  bool          // no rank has the standard input
 	warnings []string
-	inherit  []string // the variables that ranks inherit, if limited
+	inherit  []string // the variables that ranks inherit, if limited is set
 	limited  bool     // ranks inherit only some variables
 }
 
@@ -57,21 +57,21 @@ type parser struct {
 	env     []string // values for -x NAME
 	app     App
 	place   placer
-	appFile string   // set by --app
-	inFile  bool     // the programs come from a file
+	appFile string   // the file of --app; "" if there is none
+	inFile  bool     // the programs are being read from a file
 	shared  []string // variables for all programs
 	path    string   // --path of app
-	paths   []string // of the Apps
+	paths   []string // the --path of each App
 	ignored []string
-	elastic Elastic // what the options say; see finishElastic
+	elastic Elastic // the values of the options; see finishElastic
 	agents  agents
 
-	sharedPath, sharedDir string // for all programs
+	sharedPath, sharedDir string // for programs without their own
 
 	timestamp bool // the prefix of output begins with the time
 }
 
-// parse reads the arguments after the program's own name. Errors are usageErrors.
+// parse parses the arguments after the program's own name. Errors are usageErrors.
 func parse(args, env []string) (*request, error) {
 	p := &parser{env: env, req: request{job: Job{Grace: 2 * time.Second}}}
 	p.elastic = Elastic{Restarts: -1, WaitLimit: 10 * time.Minute, Cooldown: [2]time.Duration{time.Second, time.Minute}}
@@ -95,8 +95,8 @@ func parse(args, env []string) (*request, error) {
 	return &p.req, p.finish()
 }
 
-// cutAtColon splits args at the first argument that is only a colon. As with mpirun, such an
-// argument cannot be passed to a program.
+// cutAtColon splits args at the first argument that is ":". As with mpirun, a program cannot have
+// such an argument.
 func cutAtColon(args []string) (app, rest []string, found bool) {
 	if i := slices.Index(args, ":"); i >= 0 {
 		return args[:i], args[i+1:], true
@@ -190,7 +190,7 @@ func (p *parser) parseOption(args []string) (used int, err error) {
 	return 1 + o.args, p.apply(o, args[0], args[1:1+o.args])
 }
 
-// apply carries out an option. It ignores an option that has no meaning here, with a warning unless
+// apply applies an option. It ignores an option that has no meaning here, and adds a warning unless
 // the option's field accepted is set.
 func (p *parser) apply(o *option, spelled string, args []string) error {
 	if o.set == nil {
@@ -216,7 +216,7 @@ func (p *parser) finish() error {
 		if a.Ranks == 0 && len(j.Apps) > 1 {
 			return usagef("%s: got no -np, want one for each of several programs", a.Args[0])
 		}
-		// Variables of one program follow the variables of all programs, and so override them.
+		// Variables of one program come after the variables of all programs, and so override them.
 		a.Set = append(slices.Clone(p.shared), a.Set...)
 		a.Dir = cmp.Or(a.Dir, p.sharedDir)
 		if first := joinPath(p.paths[i], p.sharedPath); first != "" {
@@ -253,7 +253,8 @@ func joinPath(a, b string) string {
 }
 
 // finishElastic decides whether processes may become ranks of the running job, and fills in
-// defaults. The parameter total is the number of ranks by -np, or 0 if only other hosts know it.
+// defaults. The parameter total is the number of ranks by -np, or 0 if it is not known before other
+// hosts have answered.
 func (p *parser) finishElastic(total int) error {
 	e, j := &p.elastic, &p.req.job
 	own := e.Restarts >= 0 || e.Min > 0 || e.Discovery != ""

@@ -10,15 +10,15 @@ import (
 	"github.com/tutti-go/tutti/internal/version"
 )
 
-// An option is one line of the table: its names without dashes, the number of its arguments, and
-// the function set, which applies it. An option without set is accepted and ignored, because
+// An option is one line of the table of options. It has its names without dashes, the number of its
+// arguments, and the function set, which applies it. An option without set is ignored, because
 // scripts written for mpirun and mpiexec use it. One warning lists all ignored options, except
 // those whose field accepted is true. An option with a text in rejected is an error, because
-// ignoring the option would change results.
+// ignoring it would change results.
 type option struct {
 	names    []string
 	args     int
-	operand  string // the name of the arguments in texts for users
+	operand  string // how messages and --help name the arguments
 	help     string // "" omits the option from --help
 	set      func(p *parser, args []string) error
 	accepted bool
@@ -196,7 +196,7 @@ func compatOptions() []option {
 	}
 }
 
-// ignoredOptions returns options that control features which do not exist here, and that change no
+// ignoredOptions returns options for features that do not exist here. Ignoring them changes no
 // results.
 func ignoredOptions() []option {
 	var all []option
@@ -279,7 +279,7 @@ func dashed(name string) string {
 	return "--" + name
 }
 
-// edits returns Levenshtein's distance between two short words.
+// edits returns the Levenshtein distance between two short words.
 func edits(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

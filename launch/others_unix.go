@@ -22,28 +22,28 @@ import (
 	"github.com/tutti-go/tutti/launch/internal/remote"
 )
 
-// others are the other hosts of a job. The goroutine in Run owns the fields.
+// An others holds the other hosts of a job. The goroutine in Run owns the fields.
 type others struct {
 	hosts   []*remoteHost
-	byIndex map[int]host   // the hosts that have ranks, also this host, by their index in Job.Hosts
-	pending int            // hosts that have not answered Prepare; no rank starts before it is 0
-	parts   int            // number in the last job name that newRemoteHost has given
+	byIndex map[int]host   // the hosts that have ranks, including this host, by their index in Job.Hosts
+	pending int            // how many hosts have not answered Prepare; no rank starts before it is 0
+	parts   int            // the number in the last job name that newRemoteHost has assigned
 	events  chan hostEvent // nil without other hosts
 	ctx     context.Context
 	end     context.CancelFunc // ends all connections
 	work    sync.WaitGroup     // one goroutine for each connection
-	closing atomic.Bool        // connections are being closed: drop what other hosts print
+	closing atomic.Bool        // connections are being closed, so lines that other hosts print are dropped
 
-	surveyed map[string]*remote.Link // what survey has left for connect, by host name
+	surveyed map[string]*remote.Link // the connections that survey has made, which connect uses; by host name
 
-	lost      map[string]bool // the names of hosts that could not be reached, or cannot be any more; see addLost
+	lost      map[string]bool // the names of hosts that could not be reached, or have been lost; see addLost
 	unreached bool            // no rank was started, because a host could not be reached
 }
 
-// prepareHosts makes the hosts of the job, and binds the listener if rank 0 runs on this host. The
-// port is bound here and inherited by rank 0, so that no other process can take it before rank 0
-// runs. With epochs, each rank has its own listener, and the record names rank 0's. The parameter
-// hosts is the result of survey.
+// prepareHosts makes the hosts of the job, and binds the listener if rank 0 runs on this host. Rank
+// 0 inherits the bound listener, so that no other process can take the port before rank 0 runs.
+// With epochs, each rank binds its own listener, and the record has the address of rank 0's. The
+// parameter hosts is the result of survey.
 func (r *run) prepareHosts(hosts []placement.Host) error {
 	r.local = newLocalHost(r.info.job+".0", r.info.size)
 	r.hosts = []host{r.local}
@@ -66,7 +66,7 @@ func (r *run) addHosts() {
 		needed = append(needed, p.Host)
 	}
 	// If survey has connected to all hosts, the connections to some hosts may run through hosts
-	// without ranks. An elastic job may start ranks on any host later.
+	// without ranks. An elastic job may later start ranks on any host.
 	if r.job.Placement.NeedsCPUs(r.job.Hosts) || r.epochs != nil && r.job.Elastic.Restarts > 0 {
 		for i := range r.job.Hosts {
 			needed = append(needed, i)
@@ -108,9 +108,9 @@ func (r *run) bindRoot() (err error) {
 	return err
 }
 
-// newRemoteHost returns a host to which there is no connection yet. The processes of a connection
-// are found by a numbered name of the job, such as job.3. Each connection has its own number,
-// because processes of an earlier connection may still run on the host.
+// newRemoteHost returns a host to which there is no connection yet. The processes that a connection
+// starts are found by a numbered name of the job, such as job.3. Each connection has its own
+// number, because processes of an earlier connection may still run on the host.
 func (r *run) newRemoteHost(name string) *remoteHost {
 	r.others.parts++
 	return &remoteHost{
@@ -120,12 +120,12 @@ func (r *run) newRemoteHost(name string) *remoteHost {
 }
 
 // ownAddress returns the name of this host, if the name has addresses and none of them is loopback.
-// /etc/hosts often gives a host's own name a loopback address, which is of no use to other hosts.
-// Otherwise ownAddress returns the address from which this host reaches another host. If that
-// address is unknown, too, ownAddress returns the name.
+// /etc/hosts often gives a host's own name a loopback address, which other hosts cannot use. In
+// that case ownAddress returns the address from which this host reaches another host, or the name
+// if that address is unknown.
 func (r *run) ownAddress() string { return addressFor(r.others.hosts) }
 
-// addressFor is ownAddress for the given hosts.
+// addressFor does for the given hosts what ownAddress does for the job's.
 func addressFor(hosts []*remoteHost) string {
 	own := hostname()
 	if own != "" && isKnown(context.Background(), own) {
@@ -163,7 +163,7 @@ func (r *run) hostOf(slot int) host {
 	return r.others.byIndex[r.info.places[slot].Host]
 }
 
-// nodes returns the number of each rank's host.
+// nodes returns, for each rank, the number of its host.
 func (r *run) nodes() []int {
 	nodes := make([]int, r.info.size)
 	for rank, p := range r.info.places {
@@ -172,8 +172,8 @@ func (r *run) nodes() []int {
 	return nodes
 }
 
-// onHost returns " on " and the name of the host. It returns "" if the host is unknown, or if it is
-// this host in a job without other hosts.
+// onHost returns " on " and the name of the host. It returns "" if h is nil, or if h is this host
+// in a job without other hosts.
 func onHost(h host) string {
 	if h == nil || h.name() == "" {
 		return ""
@@ -217,8 +217,8 @@ func (o *others) begin() {
 }
 
 // connectLater begins to connect to a host while the job runs, after a pause that grows with the
-// number of the host's failures. The host's answer is an event. A host of the same name that the
-// job already has is lost, and the new one replaces it.
+// number of the host's failures. The host's answer is an event. If the job has a host of the same
+// name, that host is lost, and the new one replaces it.
 func (r *run) connectLater(name string, failures int) {
 	o, h := &r.others, r.newRemoteHost(name)
 	h.failures = failures
@@ -260,10 +260,10 @@ func (r *run) connectAll(ctx context.Context, names []string, report func(i int,
 	remote.ConnectAll(ctx, starter, cmp.Or(r.job.FanOut, remote.DefaultFanOut), names, report)
 }
 
-// survey returns the hosts of the job with their processors, if the places of ranks depend on
-// these. It connects to the other hosts for that, until ctx ends or the job's timeout has passed, and
-// leaves the connections for connect. No rank runs yet, so a signal may simply end this process, and
-// with it the connections.
+// survey returns the hosts of the job. If the places of ranks depend on the hosts' processors, it
+// fills these in: it connects to the other hosts, until ctx ends or the job's timeout has passed,
+// and keeps the connections for connect. No rank runs yet, so a signal may simply end this process,
+// and the connections with it.
 func (r *run) survey(ctx context.Context) ([]placement.Host, error) {
 	hosts := slices.Clone(r.job.Hosts)
 	if !r.job.Placement.NeedsCPUs(hosts) {
@@ -303,7 +303,7 @@ func (r *run) survey(ctx context.Context) ([]placement.Host, error) {
 	return hosts, nil
 }
 
-// surveyFailed notes which hosts are lost. It returns why no rank can start.
+// surveyFailed records which hosts are lost. It returns why no rank can start.
 func (r *run) surveyFailed(ctx context.Context, names []string, errs []error) *startError {
 	for i, err := range errs {
 		if err != nil {
@@ -354,11 +354,11 @@ func (r *run) disconnect() {
 	closing.Wait()
 }
 
-// fromHost handles an input from another host.
+// fromHost handles a hostEvent.
 func (r *run) fromHost(e hostEvent) {
 	h := e.host
 	switch {
-	case h.lost != nil: // giveUp has closed the Link
+	case h.lost != nil: // giveUp has closed the Link, so its further events have no meaning
 	case e.err != nil:
 		r.lost(h, e.err)
 	case e.link != nil:
@@ -386,8 +386,8 @@ func (r *run) fromHost(e hostEvent) {
 	}
 }
 
-// prepared handles the answer to Prepare. The ranks start once all hosts of the start have
-// answered. A host that is added later gets ranks at once.
+// prepared handles the answer to Prepare. The ranks start once all hosts that the job begins with
+// have answered. A host that is added later may get ranks as soon as it has answered.
 func (r *run) prepared(h *remoteHost, p *remote.Prepared) {
 	h.prepared, h.cpus = p.Failed == "", p.CPUs
 	if r.others.pending == 0 {
@@ -408,8 +408,8 @@ func (r *run) prepared(h *remoteHost, p *remote.Prepared) {
 		switch {
 		case h.first.Alone:
 			name = p.Addresses[0]
-		// Other hosts cannot look up the name, which only ssh's configuration may define. The other
-		// ranks use the address that ssh has used.
+		// Other hosts cannot look up the name, because only ssh's configuration may define it. So the
+		// other ranks use the address to which ssh has connected.
 		case !h.known && p.Reached != "":
 			name = p.Reached
 		}
@@ -418,8 +418,8 @@ func (r *run) prepared(h *remoteHost, p *remote.Prepared) {
 	r.hostAnswered()
 }
 
-// hostAnswered notes that a host of the start is ready, or is not waited for any more. After the
-// last of these hosts, the ranks start.
+// hostAnswered records that a host that the job begins with is ready, or is no longer waited for.
+// After the last of these hosts, the ranks start.
 func (r *run) hostAnswered() {
 	r.others.pending--
 	r.showProgress()
@@ -467,7 +467,7 @@ func (r *run) showProgress() {
 	}
 }
 
-// startFailedOn handles that a rank could not be started on another host.
+// startFailedOn handles the failure to start a rank on another host.
 func (r *run) startFailedOn(h *remoteHost, f *remote.StartFailed) {
 	k, err := r.ranks[f.Process], &startError{f.Code, f.Text + " on " + h.name()}
 	k.starting, k.ended, k.status, k.endedAt = false, true, syscall.WaitStatus(f.Code<<8), r.now()
@@ -484,7 +484,7 @@ func (r *run) startFailedOn(h *remoteHost, f *remote.StartFailed) {
 	}
 }
 
-// giveUp ends the connection to a host that can run no ranks.
+// giveUp ends the connection to a host that cannot run ranks.
 func (r *run) giveUp(h *remoteHost, err error) {
 	r.others.work.Go(func() { h.link.Close() })
 	r.lost(h, fmt.Errorf("%s: %w", h.name(), err))
@@ -500,7 +500,7 @@ func (r *run) giveUpOverdue() {
 }
 
 // overdueAt returns the first time at which giveUpOverdue must be called, or the constant never if
-// no host owes an answer.
+// no host still has to answer.
 func (o *others) overdueAt() time.Duration {
 	at := never
 	for _, h := range o.hosts {
@@ -510,8 +510,8 @@ func (o *others) overdueAt() time.Duration {
 }
 
 // lost handles the loss of another host: it could not be reached, or its connection has ended. The
-// ranks of the host count as failed. Whether they still run is unknown: a host that receives
-// nothing from the launcher ends its ranks by itself.
+// ranks of the host count as failed. They may still run, but not for long: a host that receives
+// nothing from the launcher kills its ranks.
 func (r *run) lost(h *remoteHost, err error) {
 	h.lost = err
 	r.others.addLost(h.hostName, err)
@@ -524,7 +524,7 @@ func (r *run) lost(h *remoteHost, err error) {
 		if k.host == h && !k.ended && (k.starting || k.pid != 0) {
 			k.starting, k.lost = false, err
 			r.exited(exit{process: k.process, status: statusUnknown})
-			k.killed = false // what has ended it is unknown
+			k.killed = false // it is unknown what has ended the rank
 		}
 	}
 	if r.epochs != nil {
@@ -532,16 +532,16 @@ func (r *run) lost(h *remoteHost, err error) {
 	}
 }
 
-// lostAtStart handles a loss while some hosts have not answered, and so no rank runs. The job begins
-// without the host, or does not start. If the host was connected through another host, that other
-// host is lost, too, and its error has the reason. The other host may have been omitted.
+// lostAtStart handles a loss while some hosts have not answered, and so no rank runs. The job
+// begins without the host, or does not start. If the host was connected through another host, that
+// other host is lost, too. The reason is then reported for that other host, and not for this one.
 func (r *run) lostAtStart(h *remoteHost, err error) {
 	switch why := wayTo(err) == ""; {
 	case r.canOmit():
 		if why {
 			r.note("host %v; the job begins without it", err)
 		}
-		if !h.prepared { // a prepared host has been counted before
+		if !h.prepared { // if the host is prepared, it has been counted before
 			r.hostAnswered()
 		}
 	case r.startErr == nil && (why || r.epochs != nil):
@@ -550,8 +550,8 @@ func (r *run) lostAtStart(h *remoteHost, err error) {
 	}
 }
 
-// addLost notes that a host is lost. It does nothing if only the connection through another host
-// has ended, because the host itself may be well.
+// addLost records that a host is lost. It does nothing if only the connection through another host
+// has ended, because the host itself may be fine.
 func (o *others) addLost(name string, err error) {
 	if o.lost == nil {
 		o.lost = make(map[string]bool)
@@ -561,8 +561,9 @@ func (o *others) addLost(name string, err error) {
 	}
 }
 
-// wayTo returns the name of the host through which a lost host was connected, if err, the reason
-// for the loss, is that this connection has ended or was never made. Otherwise wayTo returns "".
+// wayTo returns the name of the host through which a lost host was connected, if it was lost
+// because that connection has ended or was never made. If err is any other reason, wayTo returns
+// "".
 func wayTo(err error) string {
 	if through := new(remote.ThroughError); errors.As(err, &through) {
 		return through.Host
@@ -570,13 +571,13 @@ func wayTo(err error) string {
 	return ""
 }
 
-// pauseOthers tells the other hosts that this process is about to be silent. While it waits for
-// their answers, it handles their events, because these may come before the answers.
+// pauseOthers tells the other hosts that this process will be silent. Their events may come before
+// their answers, so it handles events while it waits for the answers.
 func (r *run) pauseOthers() { r.onLinks((*remote.Link).Pause) }
 
 // resumeOthers tells the other hosts that this process runs again. It gives them answerLimit to
-// answer the commands from before the pause, because their time may have passed while this process
-// was stopped.
+// answer the commands from before the pause, because their deadlines may have passed while this
+// process was stopped.
 func (r *run) resumeOthers() {
 	r.onLinks((*remote.Link).Resume)
 	for _, h := range r.others.hosts {

@@ -18,12 +18,12 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// noticeTime is the time within which a rank usually learns of another rank's death. If two
-// failures are seen at most this far apart, their order does not show which came first.
+// noticeTime is the time within which a rank usually learns of another rank's death. The observed
+// order of two failures at most this far apart does not show which came first.
 const noticeTime = 100 * time.Millisecond
 
-// maxQuoteText bounds the bytes of one quotation in a verdict. maxReports bounds the number of
-// different errors that a verdict quotes.
+// maxQuoteText bounds the bytes of one quotation in a verdict, and maxReports the number of
+// different errors that it quotes.
 const (
 	maxQuoteText = 300
 	maxReports   = 8
@@ -36,8 +36,8 @@ const (
 //	cause                               code             first line of the verdict
 //	a program cannot be started         126 or 127       cannot start prog: ...
 //	--timeout has passed                124              the job has not ended within ...
-//	ranks waited in Init for one that   1                rank 3 (prog, process 7) exited with ..., and
-//	had ended without Init                               never called Init
+//	ranks waited in Init for a rank     1                rank 3 (prog, process 7) exited with ..., and
+//	that had ended without it                             never called Init
 //	a rank aborted by PMI, or broke     its code, or 1   rank 3 (prog, process 7) aborted the job ...
 //	it off, and did not fail by itself
 //	a rank has failed by itself         its code, 128+n  rank 3 (prog, process 7) exited with ...
@@ -50,8 +50,8 @@ const (
 func (r *run) outcome() Outcome {
 	culprit, pmiFailure := culprit(r.ranks), r.pmi.Failure()
 	switch {
-	// The order of the cases is the order of causes. An event that concerns the whole job comes
-	// before failures of ranks that it caused.
+	// The cases are in the order of causes. An event that concerns the whole job comes before the
+	// failures of ranks that it has caused.
 	case r.startErr != nil:
 		return Outcome{Code: r.startErr.code, Broken: true, Verdict: []string{
 			fmt.Sprintf("cannot start %v", r.startErr), fmt.Sprintf("%d of %d ranks had started, and were ended", r.countStarted(), len(r.ranks))}}
@@ -79,8 +79,8 @@ func (r *run) outcome() Outcome {
 		return Outcome{Code: code, Verdict: []string{first, r.reportsOfOthers(culprit)}}
 	case r.failed != "":
 		return Outcome{Code: 1, Verdict: []string{r.failed, r.reportsOfOthers(nil)}}
-	// No rank failed by itself, but some ranks did not exit with 0. The launcher ended them,
-	// because the user or the context asked it to end the job.
+	// No rank failed by itself, but some ranks did not exit with 0: the user or the context asked for
+	// the end, and the launcher ended them.
 	case slices.ContainsFunc(r.ranks, (*rank).notOK):
 		sig := cmp.Or(r.endSignal, syscall.SIGTERM)
 		return Outcome{Code: 128 + int(sig), Verdict: []string{
@@ -102,7 +102,7 @@ func (r *run) countStarted() (n int) {
 // notOK reports whether a rank still runs, or has not exited with 0.
 func (k *rank) notOK() bool { return !k.ended || k.status != 0 }
 
-// failed reports whether a rank has failed by itself. A rank that the launcher has ended has not.
+// failed reports whether a rank has failed by itself, and was not ended by the launcher.
 func (k *rank) failed() bool { return k.ended && k.status != 0 && !k.killed }
 
 // exitCode returns the exit code that a shell would return: the code, or 128 plus the signal.
@@ -114,7 +114,7 @@ func exitCode(status syscall.WaitStatus) int {
 }
 
 // culprit returns the rank whose failure ended the job, or nil if no rank failed by itself. It
-// collects candidates and chooses one of them:
+// collects candidates and chooses the most likely one:
 //
 //  1. The rank that failed first is a candidate. Ranks that failed at most noticeTime later are
 //     candidates, too.
@@ -154,9 +154,9 @@ func culprit(ranks []*rank) *rank {
 	return slices.MinFunc(candidates, func(a, b *rank) int { return cmp.Compare(a.blameOrder(), b.blameOrder()) })
 }
 
-// blameOrder returns the position of a candidate, the most likely culprit first: 0 if a signal
-// killed it, or its host was lost; 1 if it failed by itself, or its host was lost only because it
-// was connected through another host; 2 if it may have failed because of another rank.
+// blameOrder returns a sort key, which is lowest for the most likely culprit: 0 if a signal killed
+// the candidate or its host was lost, 1 if it failed by itself or its host was lost only with the
+// host through which it was connected, and 2 if it may have failed because of another rank.
 func (k *rank) blameOrder() int {
 	switch {
 	case wayTo(k.lost) != "":
@@ -172,8 +172,8 @@ func (k *rank) blameOrder() int {
 	return 1
 }
 
-// blames reports whether rank k failed because of rank other. This is so if k ended with an error
-// whose first lost rank is other, or if the host of k was lost because it was connected through the
+// blames reports whether k failed because of other. This is so if k ended with an error whose first
+// lost rank is other. It is also so if the host of k was lost because it was connected through the
 // host of other, which was lost, too.
 func (k *rank) blames(other *rank) bool {
 	if k.lost != nil {
@@ -201,11 +201,11 @@ func (k *rank) describe() string {
 	return k.describeAs(fmt.Sprintf("%s%s after %v", was, describeStatus(k.status), k.endedAt.Round(time.Millisecond)))
 }
 
-// describeAs returns the rank's number, what it did, and its last error.
+// describeAs returns the rank's number and process, the text did, and its last error.
 func (k *rank) describeAs(did string) string {
 	process := fmt.Sprintf(", process %d", k.pid)
 	if k.pid == 0 {
-		process = "" // its host was lost before it has reported the process
+		process = "" // its host was lost before the host reported the process
 	}
 	s := fmt.Sprintf("rank %d (%s%s%s) %s", k.id, filepath.Base(k.program), process, onHost(k.host), did)
 	if line, _ := k.lastError.quote(); line != "" {
@@ -214,8 +214,7 @@ func (k *rank) describeAs(did string) string {
 	return s
 }
 
-// describeStatus describes an exit status in words that can follow "rank 3" as well as "ranks 3,
-// 4".
+// describeStatus describes an exit status in words that can follow both "rank 3" and "ranks 3, 4".
 func describeStatus(w syscall.WaitStatus) string {
 	if !w.Signaled() {
 		return fmt.Sprintf("exited with code %d", w.ExitStatus())
@@ -228,7 +227,7 @@ func describeStatus(w syscall.WaitStatus) string {
 }
 
 // reportsOfOthers names the ranks that left early, and quotes the error of each failed rank except
-// the culprit. It quotes errors once that differ only in the reporting rank's number.
+// the culprit. Errors that differ only in the number of the reporting rank are quoted once.
 func (r *run) reportsOfOthers(culprit *rank) string {
 	ranksBy := make(map[string][]int)
 	var order []string
@@ -257,9 +256,9 @@ func (r *run) reportsOfOthers(culprit *rank) string {
 }
 
 // leftEarly names the ranks that had exited with 0 before the culprit failed, if another rank may
-// have caused the culprit's error. These ranks are the likely cause, although exiting with 0 is no
-// failure. Their end may be seen after the culprit's, by at most noticeTime. The end of a rank that
-// the culprit reports as lost may be seen at any time.
+// have caused the culprit's error. These ranks are the likely cause, although exiting with 0 is not
+// a failure. The launcher may see their end after the culprit's, by at most noticeTime. For a rank
+// that the culprit reports as lost, there is no such limit.
 func leftEarly(ranks []*rank, culprit *rank) (parts []string) {
 	if culprit == nil || culprit.blameOrder() < 2 {
 		return nil

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// maxLine is the number of bytes up to which a line is buffered until it is complete. A longer
-// line is written in parts of this size.
+// maxLine is how many bytes of an incomplete line are buffered. A longer line is written in parts
+// of this size.
 const maxLine = 64 << 10
 
 // partialWait is the time after which an incomplete untagged line is written, so that users see
@@ -22,8 +22,8 @@ const partialWait = 50 * time.Millisecond
 
 // An Output says how Run writes what the ranks print. The zero value writes it unchanged.
 type Output struct {
-	// Prefix begins each line; "" means no prefix. Lines with a prefix are written as a whole. Prefix,
-	// Stdout and Stderr are patterns:
+	// Prefix begins each line; "" means no prefix. Lines with a prefix are written as a whole.
+	// Prefix, Stdout and Stderr are patterns with these codes:
 	//
 	//	%r  the rank                           %h  the name of the rank's host
 	//	%s  stdout or stderr                   %t  the time, as in "Sat Nov 21 09:38:49 2026"
@@ -35,11 +35,11 @@ type Output struct {
 	// Merge makes a rank's standard error the same file as its standard output.
 	Merge bool
 
-	// Stdout and Stderr are the names of files that get the lines of these streams, with their
-	// prefix. "" means no file. Several ranks may have one file.
+	// Stdout and Stderr are the names of files that get the lines of these streams, with the prefix.
+	// "" means no file. Several ranks may share a file.
 	Stdout, Stderr string
 
-	// With FilesOnly, a stream that has a file is not printed, except for lines that cannot be
+	// FilesOnly says that a stream with a file is not printed, except for lines that could not be
 	// written to the file.
 	FilesOnly bool
 }
@@ -108,20 +108,20 @@ func checkPattern(pattern string) error {
 
 // A lineWriter writes whole lines of many ranks, one write at a time.
 type lineWriter struct {
-	mu     sync.Mutex // one write at a time
+	mu     sync.Mutex // held during a write
 	w      io.Writer
 	failed bool        // a write has failed, usually because the reader has closed its end
-	onFail func(error) // gets the first error, if it is not nil
+	onFail func(error) // is called with the first error; may be nil
 
 	terminal bool // w is a terminal that understands escape codes
 	colors   bool // prefixes have the colours of their ranks
-	progress bool // the last line on the terminal is that of showProgress
+	progress bool // the last line on the terminal was written by showProgress
 }
 
-// write writes the bytes and reports whether it succeeded. After a failure it writes nothing.
+// write writes the bytes and reports whether it succeeded. After a failure it writes nothing more.
 func (s *lineWriter) write(b []byte) bool { return s.replace(b, false) }
 
-// replace writes the bytes in place of a line of showProgress, or after other lines.
+// replace writes the bytes. If the last line is a line of showProgress, they replace it.
 func (s *lineWriter) replace(b []byte, progress bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,8 +148,8 @@ func (s *lineWriter) logf(format string, args ...any) {
 	s.write(fmt.Appendf(nil, "tuttirun: "+format+"\n", args...))
 }
 
-// showProgress shows on a terminal how many hosts of a job have started. The next line that is
-// written, and the call for the last host, erase what it shows.
+// showProgress shows on a terminal how many hosts of a job have started. The line is erased by the
+// next line that is written, and by the call for the last host.
 func (s *lineWriter) showProgress(started, total int) {
 	switch {
 	case !s.terminal:
@@ -160,10 +160,10 @@ func (s *lineWriter) showProgress(started, total int) {
 	}
 }
 
-// eraseProgress erases what showProgress shows.
+// eraseProgress erases the line of showProgress, if there is one.
 func (s *lineWriter) eraseProgress() { s.replace(nil, false) }
 
-// colored returns the prefix of a rank's lines in the rank's colour, if w shows colours.
+// colored returns a rank's prefix in the rank's colour, if colours are on.
 func (s *lineWriter) colored(prefix string, slot int) string {
 	if !s.colors || prefix == "" {
 		return prefix
@@ -188,18 +188,18 @@ type lineCopier struct {
 	from     origin
 	prefix   string // the pattern of what comes before each line; "" copies bytes unchanged
 	dst      *lineWriter
-	file     *lineWriter // gets the lines, too; nil if there is none
-	fileOnly bool        // dst gets only what file does not get
+	file     *lineWriter // gets the lines, too; nil if the stream has no file
+	fileOnly bool        // dst gets only what could not be written to file
 	last     *lastError
 
 	buf []byte // the part of a line that has arrived; at most maxLine bytes
 	out []byte // lines with their prefixes that have not been written yet
 }
 
-// run copies until all writers have closed their end of the pipe, and then closes the read end. It
-// also ends if dst fails and there is no file, so that a writer gets SIGPIPE, as it would without a
-// launcher. If last is not nil, run reads the whole stream even then, because the verdict quotes the
-// last error.
+// run copies until all writers have closed their end of the pipe, and then closes the read end. If
+// dst fails and there is no file, run also ends, so that a writer gets SIGPIPE as it would without
+// a launcher. If last is not nil, run nevertheless reads the whole stream, because the verdict
+// quotes the last error.
 func (r *lineCopier) run() {
 	defer r.src.Close()
 	r.buf = make([]byte, 0, maxLine)
@@ -212,7 +212,7 @@ func (r *lineCopier) run() {
 			r.src.SetReadDeadline(time.Time{})
 		}
 		n, err := r.src.Read(r.buf[len(r.buf):cap(r.buf)])
-		// last gets the bytes even if nobody reads the output any more.
+		// last gets the bytes even after dst has failed.
 		if r.last != nil {
 			r.last.write(r.buf[len(r.buf) : len(r.buf)+n])
 		}

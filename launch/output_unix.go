@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// outputFiles are the files that the ranks' output goes to. They are open while the ranks run. The
-// goroutine in Run calls open and close.
+// outputFiles holds the files that the ranks' output goes to. They are open while the ranks run.
+// The goroutine in Run calls open and close.
 type outputFiles struct {
 	log   *lineWriter
 	files map[string]*lineWriter // by path; nil for a file that has been closed
@@ -25,8 +25,9 @@ type outputFiles struct {
 	failed int        // how many files have had an error
 }
 
-// open opens a file, unless it is open. The first call for a path in a Run empties the file, so that
-// the file of several ranks keeps the lines of all of them, and a restart does not lose lines.
+// open opens a file, unless it is open. Only the first call for a path during a call of Run
+// truncates the file. So a file that several ranks share keeps the lines of all of them, and a
+// restart loses no lines.
 func (o *outputFiles) open(path string) (*lineWriter, error) {
 	w, again := o.files[path]
 	if w != nil {
@@ -47,7 +48,7 @@ func (o *outputFiles) open(path string) (*lineWriter, error) {
 // fail notes that a file could not be written.
 func (o *outputFiles) fail(err error) {
 	if errors.Is(err, os.ErrClosed) {
-		return // a process that cannot be ended writes after the end of the job
+		return // a process that cannot be ended still writes after the end of the job
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -58,8 +59,8 @@ func (o *outputFiles) fail(err error) {
 	}
 }
 
-// close closes the files. It returns an error if a file lacks lines, in this start of the job or an
-// earlier one.
+// close closes the files. It returns an error if a file lacks lines because a write has failed in
+// any start of the job.
 func (o *outputFiles) close() error {
 	for path, w := range o.files {
 		if w == nil {
@@ -81,10 +82,10 @@ func (o *outputFiles) close() error {
 	return fmt.Errorf("%d files of the ranks' output lack lines: %w", o.failed, o.err)
 }
 
-// openOutput opens a file for appending. It makes the file and its directories if they do not exist.
-// It does not follow a symbolic link at the end of the path: in a directory such as /tmp another
-// user may have made the link, so that a file of this user is overwritten. It does not wait for the
-// reader of a FIFO.
+// openOutput opens a file for appending. It creates the file and its directories if they do not
+// exist. It does not follow a symbolic link at the end of the path: in a directory such as /tmp,
+// another user may have made the link to have a file of this user overwritten. It does not block on
+// a FIFO without a reader.
 func openOutput(path string, truncate bool) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return nil, err
@@ -100,7 +101,7 @@ func openOutput(path string, truncate bool) (*os.File, error) {
 	return f, err
 }
 
-// newCopier returns a copier of one stream of a rank, 1 or 2, without its src.
+// newCopier returns a copier for descriptor fd, 1 or 2, of a rank. The caller sets its src.
 func (r *run) newCopier(k *rank, fd int) (*lineCopier, error) {
 	o := &r.job.Output
 	c := &lineCopier{prefix: o.Prefix, dst: r.out, fileOnly: o.FilesOnly, from: origin{
@@ -123,8 +124,8 @@ func (r *run) newCopier(k *rank, fd int) (*lineCopier, error) {
 	return c, err
 }
 
-// newLineWriter returns a writer for one stream of the launcher. It uses colours on a terminal whose
-// user wants them (see no-color.org).
+// newLineWriter returns a writer for one stream of the launcher. It uses colours on a terminal,
+// unless NO_COLOR is set (see no-color.org).
 func newLineWriter(j *Job, w io.Writer) *lineWriter {
 	env := j.environ()
 	kind, _ := lookup(env, "TERM")

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The prefixes of lines in the forms of other launchers.
+// The prefixes of lines that other launchers print.
 const (
 	rankPrefix  = "[%r] "         // mpiexec -l
 	tagPrefix   = "[%j,%r]<%s>:"  // mpirun --tag-output
@@ -46,7 +46,7 @@ func (p *parser) prefix(pattern string) error {
 	return checkPattern(pattern)
 }
 
-// finishOutput adds the time to the prefix, in mpirun's way.
+// finishOutput adds the time to the prefix, in the form that mpirun prints.
 func (p *parser) finishOutput() {
 	o := &p.req.job.Output
 	switch {

@@ -14,11 +14,11 @@ import (
 // A placer collects what the command line says about hosts and places.
 type placer struct {
 	file      string            // the host file; "" if there is none
-	dialect   placement.Dialect // of a file without slots
-	byDefault string            // the host file if the user names neither hosts nor a file
-	slots     int               // of a host that a file names without slots; 0: one per core
+	dialect   placement.Dialect // the dialect of a host file without slots
+	byDefault string            // the host file to use if the user names neither hosts nor a file
+	slots     int               // the slots of a host that the file names without slots; 0: one per core
 
-	over    *placement.Overload // what the user says; nil: what the dialect says
+	over    *placement.Overload // the user's choice; nil: as the dialect says
 	hydra   bool                // an option or a host file is Hydra's
 	torch   bool                // torchrun's options say how many ranks each host has
 	perCore bool                // each host has one slot per core, whatever slots its entry gives
@@ -229,8 +229,8 @@ func (p *parser) finishHosts() error {
 	return nil
 }
 
-// finishRanks fills in the number of ranks of each program where it can be known before the hosts
-// have answered, and returns the sum.
+// finishRanks fills in the number of ranks of each program, where it is known before the hosts have
+// answered. It returns the sum, or 0 if it is not known yet.
 func (p *parser) finishRanks() (total int, err error) {
 	j := &p.req.job
 	elsewhere := slices.ContainsFunc(j.Hosts, func(h placement.Host) bool { return !isHere(h.Name) })

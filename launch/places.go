@@ -23,7 +23,8 @@ func (j *Job) assign(apps []App, hosts []placement.Host) ([]placement.Assignment
 		programs[i] = placement.Program{Ranks: apps[i].Ranks, Hosts: apps[i].Hosts}
 	}
 	if hosts == nil {
-		// The slots are those that this process may use, because the ranks inherit its affinity.
+		// The slots are the processors that this process may use, because the ranks inherit its
+		// affinity.
 		hosts = []placement.Host{{Name: "localhost", Slots: processors()}}
 		if policy.Over == placement.Refuse {
 			policy.Over = placement.Allow
@@ -50,8 +51,8 @@ func (j *Job) assign(apps []App, hosts []placement.Host) ([]placement.Assignment
 	return places, apps, nil
 }
 
-// isHere reports whether a name means this host. As in mpirun, names that differ only by a domain are
-// the same.
+// isHere reports whether a name means this host. As in mpirun, names that differ only by a domain
+// are equal.
 func isHere(name string) bool {
 	switch name {
 	case "localhost", "127.0.0.1", "::1":
@@ -81,8 +82,8 @@ func isKnown(ctx context.Context, name string) bool {
 // withoutUser returns a host's name without the prefix "user@", which ssh allows.
 func withoutUser(name string) string { return name[strings.LastIndexByte(name, '@')+1:] }
 
-// lookedUp returns the name by which the ranks of other hosts look up rank 0 on a host, or "" if
-// those ranks get an address instead.
+// lookedUp returns the name by which ranks on other hosts look up rank 0 on a host. It returns ""
+// if those ranks get an address instead.
 func lookedUp(ctx context.Context, name string) string {
 	if isHere(name) {
 		name = hostname()
@@ -128,7 +129,7 @@ func (j *Job) describePlaces(hosts []placement.Host, places []placement.Assignme
 	return lines
 }
 
-// plural writes numbers in ascending order, and consecutive ones as a range: ranks 0-3,6.
+// plural formats numbers in ascending order, with consecutive ones as a range: ranks 0-3,6.
 func plural(noun string, n []int) string {
 	var parts []string
 	for i := 0; i < len(n); {

@@ -27,13 +27,14 @@ const (
 	abandoned                // a process survives KILL, for example in a file system that hangs
 )
 
-// The constant never is the deadline of a phase that only an event can end, and stands for a time
-// that does not come.
+// The constant never is a time that does not come. It is the deadline of a phase that only an event
+// can end.
 const never = time.Duration(1<<63 - 1)
 
 // A policy decides which signals the processes of a job get, and when. It is a pure state machine.
 // Times are durations since the start of the job. Each input returns the signal that all remaining
-// processes must get now, or 0 for none. The caller must call deadlinePassed once the time is
+// processes must get now, or 0 for none. The caller must call deadlinePassed when the time deadline
+// has come.
 // deadline or later.
 //
 //	input                 in phase                     signal   next phase
@@ -68,8 +69,8 @@ func newPolicy(ranks int, grace, timeout time.Duration) *policy {
 	return p
 }
 
-// remaining tells the policy that n ranks run or will be started. The launcher calls it only in
-// jobs that start ranks while they run.
+// remaining tells the policy that n ranks run or will be started. Only jobs that start ranks while
+// they run call it directly.
 func (p *policy) remaining(now time.Duration, n int) {
 	p.alive = n
 	if n == 0 && p.phase < draining {
@@ -84,11 +85,11 @@ func (p *policy) exited(now time.Duration, failed bool) {
 	if failed && p.phase == running {
 		p.setPhase(failing, now)
 	}
-	// The last rank has ended, so its children get a separate grace period.
+	// When the last rank has ended, its children get a grace period of their own.
 	p.remaining(now, p.alive)
 }
 
-// rankAbsent tells the policy that ranks wait for a rank that will never come: the rank has ended
+// rankAbsent tells the policy that ranks wait for a rank that will never come. The rank has ended
 // without Init, or has ended its PMI connection, or too few ranks are left for another epoch.
 func (p *policy) rankAbsent(now time.Duration) {
 	if p.phase == running {
@@ -97,8 +98,8 @@ func (p *policy) rankAbsent(now time.Duration) {
 }
 
 // interrupted tells the policy that the user has asked for the end by a signal. The first signal is
-// forwarded, so that the ranks can end in their own time. The second and the third are replaced by
-// TERM and KILL.
+// forwarded, so that the ranks can end in their own time. In place of the second and the third, the
+// ranks get TERM and KILL.
 func (p *policy) interrupted(now time.Duration, sig syscall.Signal) syscall.Signal {
 	p.interrupts++
 	switch {

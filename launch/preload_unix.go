@@ -34,10 +34,10 @@ const maxPreload = 1 << 30
 type preload struct {
 	programs []remote.Preload
 	files    []*os.File   // of the programs, open for the whole job
-	numbers  map[*App]int // of each App's program: 1 + its index in programs
+	numbers  map[*App]int // for each App, 1 + the index of its program in programs
 }
 
-// add finds the program of an App on this host, and reads it for its checksum.
+// add looks up the program of an App on this host, and reads it to calculate its checksum.
 func (p *preload) add(a *App, s *spec) error {
 	if err := s.find(); err != nil {
 		return err
@@ -46,7 +46,7 @@ func (p *preload) add(a *App, s *spec) error {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(s.dir, path)
 	}
-	// Open would wait for the writer of a named pipe.
+	// Open would block on a named pipe without a writer.
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
 		err = &fs.PathError{Op: "open", Path: path, Err: errors.New("got no regular file, want one for --preload-binary")}
@@ -81,8 +81,8 @@ func (p *preload) add(a *App, s *spec) error {
 	return nil
 }
 
-// send sends all programs, one after the other. The host detects that bytes are missing or have
-// changed. A host that closes the stream has failed, and says why in its answer to Prepare.
+// send sends all programs, one after the other. The host detects missing and changed bytes. A host
+// that closes the stream has failed, and reports the reason in its answer to Prepare.
 func (p *preload) send(to net.Conn) {
 	defer to.Close()
 	for i, f := range p.files {
@@ -99,8 +99,9 @@ func (p *preload) close() {
 	}
 }
 
-// sendPrepare sends the first command to a host that has answered, and after it the programs. All
-// hosts together get at least 1 MiB of programs per second.
+// sendPrepare sends the first command to a host that has answered, and then the programs. The time
+// limit for the answer assumes that all hosts together receive at least 1 MiB of programs per
+// second.
 func (r *run) sendPrepare(h *remoteHost) {
 	h.first.Programs, h.first.TmpDir = r.preload.programs, remote.Text(r.job.TmpDir)
 	limit := answerLimit
@@ -114,19 +115,20 @@ func (r *run) sendPrepare(h *remoteHost) {
 	}
 }
 
-// A preloadDir is the private directory in which a node stores the programs of its job:
+// A preloadDir is the private directory in which a node stores the programs of its job, each in a
+// directory of its own:
 //
 //	tutti-RANDOM/0/hello
 //	tutti-RANDOM/1/other
 //
 // The goroutine in node.run owns path. If the node is killed, its guardian removes the directory.
 type preloadDir struct {
-	path     string        // "" if the job has no such programs
+	path     string        // "" if the job preloads no programs
 	incoming chan net.Conn // the launcher's stream, at most one
 	work     sync.WaitGroup
 }
 
-// offer takes a stream of the launcher. It does not block.
+// offer hands over a stream that the launcher has opened. It does not block.
 func (d *preloadDir) offer(c net.Conn) {
 	select {
 	case d.incoming <- c:
@@ -143,8 +145,8 @@ func (d *preloadDir) program(number int, programs []remote.Preload) string {
 	return filepath.Join(d.path, strconv.Itoa(number-1), filepath.Base(string(programs[number-1].Name)))
 }
 
-// remove removes the directory after the last write to it. The connection to the launcher has
-// ended, and with it the stream of the programs, so no further write begins.
+// remove removes the directory, after the last write to it. The connection to the launcher has
+// ended, and the stream of the programs with it, so no further write begins.
 func (d *preloadDir) remove() error {
 	d.work.Wait()
 	if d.path == "" {
@@ -171,7 +173,7 @@ func (n *node) answer(c *remote.Prepare, p *remote.Prepared) {
 	})
 }
 
-// otherDir is the remedy for a directory that is not suited.
+// otherDir is the remedy for an unsuitable directory.
 const otherDir = "choose another directory by --tmpdir, or copy the program to the host and leave out --preload-binary"
 
 // receivePrograms makes the directory, and stores the programs in it.
@@ -200,7 +202,7 @@ func (n *node) receivePrograms(base string) error {
 	}
 	defer from.Close()
 	// Serve closes the stream at the end of the connection, but may first wait for other hosts. So
-	// the stream is closed here at once.
+	// this goroutine closes the stream at once.
 	stored := make(chan struct{})
 	defer close(stored)
 	go func() {
@@ -235,8 +237,8 @@ func storeProgram(path string, p *remote.Preload, from io.Reader) error {
 		n, err = io.CopyN(io.MultiWriter(f, hash), from, p.Size)
 		err = storeFailure(p, path, err)
 	}
-	// A process that is being forked may have the file open for writing until its exec. The kernel
-	// would refuse to run the file until then. The lock waits for such a fork, and after Close no
+	// A process that is being forked may have the file open for writing until its exec, and until
+	// then the kernel would refuse to run the file. The lock waits for such a fork. After Close, no
 	// later fork can inherit the file.
 	syscall.ForkLock.Lock()
 	err2 := f.Close()

@@ -28,11 +28,11 @@ type process struct {
 // String returns the name and the number of the process.
 func (p process) String() string { return fmt.Sprintf("%s (%d)", p.name, p.pid) }
 
-// groupAlive reports whether a process group has members that run. Zombies do not count. If process
-// 1 does not reap zombies, as in many containers, they stay forever. A job that counted them would
-// never end.
+// groupAlive reports whether a process group has running members. Zombies do not count: if process
+// 1 does not reap zombies, as in many containers, they stay forever, and a job that counted them
+// would never end.
 func groupAlive(pgid int) bool {
-	// This cheap check comes first, because the kernel knows which process groups have no members.
+	// The kernel knows which process groups have no members, so this cheap check comes first.
 	if syscall.Kill(-pgid, 0) != nil {
 		return false
 	}
@@ -68,8 +68,8 @@ func membersOf(groups map[int]bool, part string) []process {
 	return members
 }
 
-// membersByGroup replaces membersOf on a system without /proc. It lists each process group that has
-// members as one process. Zombies count as members, because kill succeeds for them as well.
+// membersByGroup replaces membersOf on a system without /proc. It lists each non-empty process
+// group as one process. Zombies count as members here, because kill succeeds for them as well.
 func membersByGroup(groups map[int]bool) []process {
 	var members []process
 	for pgid := range groups {
@@ -81,9 +81,9 @@ func membersByGroup(groups map[int]bool) []process {
 }
 
 // signalDetached signals each process that has the name of the job's part in its environment and is
-// in none of the process groups, for example a daemon that a rank has started. It first pins the
-// process, by a pidfd if the kernel has pidfds. It then checks the name again, because the number
-// may belong to another process by then.
+// in none of the process groups. A daemon that a rank has started is an example. signalDetached
+// first pins the process, by a pidfd if the kernel has pidfds. It then checks the name again,
+// because another process may have the number by then.
 func signalDetached(groups map[int]bool, part string, s syscall.Signal) {
 	table, _ := processes() // empty without /proc
 	for _, p := range table {
@@ -102,8 +102,8 @@ func signalDetached(groups map[int]bool, part string, s syscall.Signal) {
 }
 
 // belongsTo reports whether a process was started with the name of the job's part in its
-// environment. It returns false for processes of other users, which it cannot read. The name "" is
-// that of no job: a user may have emptied the variable.
+// environment. It returns false for processes of other users, whose environment it cannot read. It
+// also returns false for the name "", because a user may have set the variable to "".
 func belongsTo(pid int, part string) bool {
 	if pid == os.Getpid() || part == "" {
 		return false

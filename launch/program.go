@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// A startError says why a program cannot be started. It holds the exit code that a shell would
+// A startError says why a program cannot be started. Its code is the exit code that a shell would
 // return.
 type startError struct {
 	code int
@@ -22,8 +22,7 @@ func (e *startError) Error() string { return e.text }
 
 // findProgram resolves a program as execvp does, with the rank's PATH and working directory. The
 // result is valid for a process in dir. The launcher resolves all programs before any rank starts,
-// so that there is one clear error, with the exit code of a shell, instead of one error from each
-// rank.
+// so that the user gets one error, with the exit code of a shell, and not one error from each rank.
 func findProgram(name, dir, path string) (string, error) {
 	// A name with a slash is a path, so PATH does not apply.
 	if strings.ContainsRune(name, filepath.Separator) {
@@ -41,7 +40,7 @@ func findProgram(name, dir, path string) (string, error) {
 		}
 		var se *startError
 		if errors.As(err, &se) && se.code == exitNotRunning && denied == nil {
-			denied = err // continue like a shell, because a later match may be executable
+			denied = err // like a shell, continue: a later match may be executable
 		}
 	}
 	if denied != nil {
@@ -84,7 +83,7 @@ func executable(name, dir, path string) error {
 	return nil
 }
 
-// startFailure explains why the system has not started a program that findProgram accepts. The
+// startFailure explains why the system has not started a program that findProgram has accepted. The
 // system's own texts are often misleading: "no such file" may mean that the interpreter or the
 // working directory is missing.
 func startFailure(name, dir string, err error) *startError {

@@ -14,20 +14,20 @@ import (
 type jobInfo struct {
 	size int
 	job  string
-	part string // the name of the job's part on the rank's host; see host
+	part string // the name of the job's part on the rank's host; see host.part
 	root string // the address at which rank 0 listens
 
 	incarnation int // how many times the job was started before
 
-	store bool // whether the launcher serves a record of the ranks
+	store bool // the launcher serves a record of the ranks, because they may change
 
-	places []placement.Assignment // of the ranks that begin
+	places []placement.Assignment // the places of the ranks that begin
 
 	timeline string // an absolute path; "" if there is no timeline
 }
 
-// place returns where a rank runs. For a rank that was started later, it returns the place of a
-// rank on a single host.
+// place returns where a rank runs. For a rank that was started later, whose place is not known, it
+// returns that of a rank in a job on one host.
 func (w *jobInfo) place(rank int) placement.Assignment {
 	if rank < len(w.places) {
 		return w.places[rank]
@@ -49,7 +49,7 @@ const (
 	exitsFD  = 4 // the record of ranks that have ended; see exitRecord
 	listenFD = 5 // rank 0 only: the listener
 	pmiFD    = 6 // the connection to the PMI server
-	storeFD  = 5 // if ranks change, in place of the secret and the listener: the connection to the record of the ranks
+	storeFD  = 5 // if ranks change, replaces the secret and the listener: the connection to the record of the ranks
 )
 
 // baseEnv returns the environment that ranks inherit: env without the variables that would give
@@ -75,7 +75,7 @@ func baseEnv(env []string) []string {
 // identity.
 func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	env, place := slices.Clone(base), w.place(rank)
-	// A rank whose number changes must not be told a number that would soon be wrong.
+	// A process whose rank may change must not get a number that may soon be wrong.
 	if !w.store {
 		env = append(env, foreignEnv(rank, &w)...)
 	}
@@ -106,11 +106,11 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	} else {
 		env = append(env, vars.Root+"="+w.root, vars.Incarnation+"="+strconv.Itoa(w.incarnation), vars.SecretFD+"="+strconv.Itoa(secretFD))
 	}
-	// Only rank 0 inherits the listener. It does so at this descriptor.
+	// Only rank 0 inherits the listener.
 	if rank == 0 && !w.store {
 		env = append(env, vars.ListenFD+"="+strconv.Itoa(listenFD))
 	}
-	// Ranks of an elastic job may move to a host that has no ranks at the start.
+	// In an elastic job, ranks may later run on a host that has none at the start.
 	if j.Interface != "" && (w.hosts() > 1 || j.Elastic != nil && (j.Elastic.Discovery != "" || len(j.Hosts) > 1)) {
 		env = append(env, vars.Interface+"="+j.Interface)
 	}
@@ -135,7 +135,7 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 // exitsSetting returns the setting for a rank that inherits a record of ranks that have ended.
 func exitsSetting() string { return vars.ExitsFD + "=" + strconv.Itoa(exitsFD) }
 
-// foreignEnv returns the rank of a process under the names of Open MPI, MPICH, torchrun and
+// foreignEnv returns a rank's place under the variable names of Open MPI, MPICH, torchrun and
 // Horovod, for programs and scripts that are written for them.
 func foreignEnv(rank int, w *jobInfo) (env []string) {
 	place := w.place(rank)

@@ -14,57 +14,57 @@ import (
 )
 
 // connectLimit bounds the time until a host has answered. answerLimit bounds the time of each later
-// answer, to Prepare and Start. Heartbeats do not replace this bound: a host whose file system
-// hangs still sends them.
+// answer, to Prepare and Start. Heartbeats are not enough to detect such a failure: a host whose
+// file system hangs still sends them.
 const (
 	connectLimit = 2 * time.Minute
 	answerLimit  = 2 * time.Minute
 )
 
-// lostLimit is longer than the time until a host that does not answer any more is lost: up to 10 s
-// of silence, and up to 4 s for the end of its ssh. A job on several hosts waits this long after
-// KILL. So a process that is left after lostLimit has survived KILL, and does not belong to a host
-// that is about to be lost.
+// lostLimit is longer than the time until an unresponsive host is lost: up to 10 s of silence, and
+// up to 4 s for the end of its ssh. A job on several hosts waits this long after KILL. So a process
+// that is left after lostLimit has survived KILL, and does not belong to a host that is about to be
+// lost.
 const lostLimit = 16 * time.Second
 
-// A remoteHost is another host. Its methods send commands to tuttirun remote there. The events that
-// answer them come to the goroutine in Run, which owns the fields. After the end of the connection
+// A remoteHost is another host. Its methods send commands to tuttirun remote there. The answers are
+// events, which the goroutine in Run receives; it owns the fields. After the end of the connection
 // the methods do nothing.
 type remoteHost struct {
 	hostName string         // as the user wrote it
 	first    remote.Prepare // the first command
 	link     *remote.Link   // nil until the host has answered
 	lost     error          // why the connection has ended, or could not be made; nil before
-	known    bool           // other hosts can look up the name; only set if rank 0's listener is there
+	known    bool           // other hosts can look up the name; set only if rank 0's listener is there
 	prepared bool           // the host has answered Prepare, and can run ranks
 	cpus     []cpu.Thread   // its processors, once it has answered Prepare
 	failures int            // how often the connection to the host was lost before
-	own      string         // the address at which it reaches the launcher, if it was added while the job ran; set before its first event
+	own      string         // the local address by which the launcher is reached from a host that was added while the job ran; set before its first event
 
-	streams []remote.StreamID // of the process that is about to start
+	streams []remote.StreamID // the streams of the process that is about to start
 	starts  int               // the number of Start commands so far
-	asked   int               // how many Prepare and Start commands the host has not answered
-	until   time.Duration     // when the host is lost if asked is still above 0
-	empty   int               // the number of Start commands after which the host had no process
-	names   []string          // processes that were left; nil before the host has named any
+	asked   int               // how many Prepare and Start commands are unanswered
+	until   time.Duration     // when the host is lost if commands are still unanswered
+	empty   int               // the value of starts at which the host had no process left
+	names   []string          // the processes that were left in the last report; nil before the first report
 	inits   map[int]initState
 }
 
 // isUp reports whether the host can run ranks now.
 func (h *remoteHost) isUp() bool { return h.prepared && h.lost == nil }
 
-// expect notes that the host has got a Prepare or a Start, and may take that long to answer.
+// expect records that a Prepare or a Start was sent, which the host must answer within limit.
 func (h *remoteHost) expect(now, limit time.Duration) {
 	h.asked, h.until = h.asked+1, max(h.until, now+limit)
 }
 
-// answered notes that the host has answered a Prepare or a Start.
+// answered records that the host has answered a Prepare or a Start.
 func (h *remoteHost) answered(now time.Duration) {
 	h.asked, h.until = max(h.asked-1, 0), now+answerLimit
 }
 
 // overdueAt returns the time at which the host is lost if it does not answer, or the constant never
-// if the host owes no answer or is lost already.
+// if no command is unanswered or the host is lost already.
 func (h *remoteHost) overdueAt() time.Duration {
 	if h.asked == 0 || h.lost != nil {
 		return never
@@ -72,7 +72,7 @@ func (h *remoteHost) overdueAt() time.Duration {
 	return h.until
 }
 
-// A hostEvent is an input from another host. One of its fields is set besides host.
+// A hostEvent is an input from another host. Exactly one field besides host is set.
 type hostEvent struct {
 	host  *remoteHost
 	link  *remote.Link // the host has answered
@@ -80,8 +80,8 @@ type hostEvent struct {
 	err   error // the connection could not be made, or has ended
 }
 
-// serve sends all that comes from the host to events, until the connection ends. It ends the
-// connection when ctx ends. The parameter err is the reason if there is no connection.
+// serve sends all events of the host to events, until the connection ends. It ends the connection
+// when ctx ends. If there is no connection, link is nil and err is the reason.
 func (h *remoteHost) serve(ctx context.Context, link *remote.Link, err error, events chan<- hostEvent, over <-chan struct{}) {
 	send := func(e hostEvent) {
 		e.host = h
@@ -108,8 +108,8 @@ func (h *remoteHost) serve(ctx context.Context, link *remote.Link, err error, ev
 	}
 }
 
-// send sends a command. It ignores the error of a Link that has ended, because that end is an
-// event.
+// send sends a command. It ignores the error of a Link that has ended, because the end of the Link
+// is an event, too.
 func (h *remoteHost) send(c *remote.Command) {
 	if h.lost == nil && h.link != nil {
 		h.link.Send(c)
@@ -179,8 +179,8 @@ func (h *remoteHost) start(s *spec) (int, *startError) {
 	return 0, nil
 }
 
-// left describes the processes that the host has reported last. Before the first report, it returns
-// one empty name, which stands for all processes that may be left.
+// left returns the processes that the host has last reported as left. Before the first report, it
+// returns one empty name, which stands for any processes that may be left.
 func (h *remoteHost) left() (names []string) {
 	switch {
 	case h.lost != nil || h.starts == h.empty:
@@ -194,7 +194,7 @@ func (h *remoteHost) left() (names []string) {
 	return names
 }
 
-// handle notes what an event says of the host.
+// handle updates the fields by an event of the host.
 func (h *remoteHost) handle(e *remote.Event) {
 	switch {
 	case e.Init != nil:

@@ -20,7 +20,7 @@ import (
 // even if a process survives KILL.
 //
 // If the job fails, Run starts it again, up to Restarts times. Each start has its own name, secret
-// and certificates, and the next incarnation. It does not use hosts that were lost before.
+// and certificates, and the next incarnation. It omits hosts that were lost before.
 func Run(ctx context.Context, j *Job) Outcome {
 	out, log := newLineWriter(j, j.Stdout), newLineWriter(j, j.Stderr)
 	files, begin := &outputFiles{log: log}, time.Now()
@@ -63,10 +63,10 @@ func (r *run) withoutLost() (*Job, error) {
 }
 
 // mayRestart reports whether another start of the job may succeed where this start has failed. It
-// returns false if a program cannot be executed or has refused its command line, if the time of the
-// job is over, if the user has asked for the end, and if a process of this start is left. It also
-// returns false if a host cannot be reached in the first start, which is likely a mistake of the
-// user. In a later start such a host counts as lost, and the next start omits it.
+// returns false if a program cannot be executed or has refused its command line, if the job's time
+// is over, if the user has asked for the end, or if a process of this start is left. It also
+// returns false if a host cannot be reached in the first start, because that is likely a mistake of
+// the user. In a later start such a host counts as lost, and the next start omits it.
 func (r *run) mayRestart(ctx context.Context, out *Outcome) bool {
 	switch {
 	case r.endSignal != 0, ctx.Err() != nil, r.timedOut():
@@ -80,14 +80,14 @@ func (r *run) mayRestart(ctx context.Context, out *Outcome) bool {
 	case 0, exitNotRunning, exitNotFound:
 		return false
 	case exitUsage:
-		// A Go program exits with this code after a panic, too.
+		// A Go program also exits with this code after a panic.
 		k := culprit(r.ranks)
 		return k != nil && k.lastError.panicked()
 	}
 	return true
 }
 
-// askedToEnd reports whether a signal that loop has not received asks for the end of the job.
+// askedToEnd reports whether a signal that loop has not received yet asks for the end of the job.
 func (r *run) askedToEnd() bool {
 	for {
 		select {

@@ -13,8 +13,8 @@ import (
 // guardianName is a name that no process on this system has.
 const guardianName = "tutti-guardian"
 
-// Run returns an error. Without process groups it cannot guarantee to end a job. Without inherited
-// listeners it cannot start a job without a race for its port.
+// Run returns an error. Without process groups it could not guarantee to end a job. Without
+// inherited listeners, another process could take the job's port before rank 0 listens on it.
 func Run(context.Context, *Job) Outcome {
 	return Outcome{Code: exitNotRunning, Broken: true, Verdict: []string{
 		"cannot start ranks on " + runtime.GOOS + ": start each by hand, with " +

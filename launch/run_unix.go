@@ -35,10 +35,10 @@ const drainPoll = 20 * time.Millisecond
 const absentPoll = 200 * time.Millisecond
 
 // A run is one running job. The goroutine in Run owns all its fields. The other goroutines wait for
-// processes and copy their output. They only send events to the goroutine in Run.
+// processes, copy their output, and send events to the goroutine in Run.
 type run struct {
 	job       *Job
-	apps      []App // the job's Apps; with a discovery script, with the number of ranks that the script says
+	apps      []App // the job's Apps; with a discovery script, their Ranks are what the script says
 	info      jobInfo
 	ranks     []*rank
 	policy    *policy
@@ -48,13 +48,13 @@ type run struct {
 	outputFiles *outputFiles
 	hostName    string
 	local       *localHost
-	hosts       []host // local, and the others that have ranks
+	hosts       []host // local, and the other hosts that have ranks
 	others      others
 	ca          *jobca.Authority // the job's CA; its private key never leaves this process
 	secret      []byte           // the job's secret
-	preload     preload          // what Job.Preload sends to other hosts
+	preload     preload          // the programs that are sent to other hosts
 	pmi         *pmi.Server      // for programs of MPICH; with epochs no rank is connected to it
-	copiers     sync.WaitGroup   // of output, and those that serve PMI
+	copiers     sync.WaitGroup   // the goroutines that copy output, and those that serve PMI
 	pipes       []stream         // the launcher's ends of the copiers' pipes
 	input       *inputCopier     // copies the standard input to a rank; nil if a rank has inherited it
 
@@ -80,8 +80,8 @@ type run struct {
 // The field killed is set together with ended. It distinguishes ranks that the launcher has ended
 // from ranks that failed by themselves.
 type rank struct {
-	id      int // the rank that verdicts name; with epochs, its rank in its latest epoch, or its slot before the first
-	slot    int // its place among the processes that run at one time
+	id      int // the rank in verdicts; with epochs, its rank in its latest epoch, or its slot if it had none
+	slot    int // its index among the processes that may run at the same time
 	restart int // how many processes were started in its slot before
 	process int // its index in run.ranks, which is its number in membership, host and exitRecord
 	host    host
@@ -90,13 +90,13 @@ type rank struct {
 
 	pid       int
 	starting  bool  // another host has not answered yet whether the process has started
-	lost      error // the host was lost while the rank ran; nil if not
+	lost      error // why the host was lost while the rank ran; nil if it was not
 	ended     bool  // the process has ended
 	status    syscall.WaitStatus
 	endedAt   time.Duration // the time from the job's start to the rank's end
-	killed    bool          // the rank had received TERM or KILL when it ended
+	killed    bool          // the launcher had sent TERM or KILL to the rank before it ended
 	lastError *lastError
-	replaced  bool // another process has taken its place, or none was needed; the outcome ignores this rank
+	replaced  bool // another process runs in its slot, or none was needed; the outcome ignores this rank
 
 	link *link // its connection to the record of the ranks; nil without epochs
 }
@@ -110,7 +110,7 @@ func (r *run) run(ctx context.Context) (out Outcome, again bool) {
 		return out, r.mayRestart(ctx, &out)
 	}
 	// Signals are handled before the first rank starts. Otherwise a signal that arrives in between
-	// could kill only the launcher.
+	// could kill the launcher alone.
 	r.notifySignals()
 	defer r.cleanUp()
 	if len(r.others.hosts) > 0 {
@@ -164,22 +164,22 @@ func (r *run) now() time.Duration { return time.Since(r.startedAt) }
 // timedOut reports whether the time of the job is over.
 func (r *run) timedOut() bool { return r.job.Timeout > 0 && r.now() >= r.job.Timeout }
 
-// note prints a line of the launcher, unless the user wants none.
+// note prints a line of the launcher, unless --quiet is set.
 func (r *run) note(format string, args ...any) {
 	if !r.job.Quiet {
 		r.err.logf(format, args...)
 	}
 }
 
-// detail prints a line of the launcher if the user wants all of them.
+// detail prints a line of the launcher if --verbose is set.
 func (r *run) detail(format string, args ...any) {
 	if r.job.Verbose {
 		r.err.logf(format, args...)
 	}
 }
 
-// prepare finds all programs before any rank starts, and makes the information that all ranks
-// share. If it fails, it has started no process and left no file open.
+// prepare looks up all programs before any rank starts, and sets the fields that all ranks share.
+// If it fails, it has started no process and left no file open.
 func (r *run) prepare(ctx context.Context) error {
 	// The launcher finds the job's processes by the job's name. Ranks authenticate each other by
 	// the secret, and by certificates of the job's CA. All of these are random, so that concurrent
@@ -204,7 +204,7 @@ func (r *run) prepare(ctx context.Context) error {
 	for _, line := range r.job.describePlaces(r.job.Hosts, r.info.places) {
 		r.err.logf("%s", line)
 	}
-	var apps []int // of each rank
+	var apps []int // for each rank, the index of its App
 	for i := range r.apps {
 		r.info.size += r.apps[i].Ranks
 		apps = append(apps, slices.Repeat([]int{i}, r.apps[i].Ranks)...)
@@ -232,7 +232,7 @@ func (r *run) prepare(ctx context.Context) error {
 	return nil
 }
 
-// addApp appends the ranks of an App. It finds the program for those on this host.
+// addApp appends the ranks of an App. It looks up the program for ranks on this host.
 func (r *run) addApp(a *App) error {
 	program := a.Args[0]
 	if r.job.Preload {
@@ -255,7 +255,8 @@ func (r *run) addApp(a *App) error {
 	return nil
 }
 
-// findProgram finds the program of a rank if it runs on this host. Other hosts find it themselves.
+// findProgram looks up the program of a rank that runs on this host. Other hosts look it up
+// themselves.
 func (r *run) findProgram(k *rank) *startError {
 	if k.host != r.local {
 		return nil
@@ -283,7 +284,7 @@ func random(n int) []byte {
 	return b
 }
 
-// rootPorts returns the port or the range of ports that the user has given to rank 0, or "".
+// rootPorts returns the port or the range of ports that the user has chosen for rank 0, or "".
 func (r *run) rootPorts() string {
 	addr, _ := lookup(r.apps[0].Set, vars.Listen)
 	_, ports, _ := net.SplitHostPort(addr)
@@ -291,7 +292,7 @@ func (r *run) rootPorts() string {
 }
 
 // listenInRange binds the first free port of a range on all interfaces, or any port if ports is "".
-// It ignores what it cannot parse, because the ranks report a wrong range.
+// It does not report a text that it cannot parse, because the ranks report that.
 func listenInRange(config *net.ListenConfig, ports string) (l net.Listener, err error) {
 	low, high, _ := strings.Cut(ports, "-")
 	first, _ := strconv.ParseUint(low, 10, 16)
@@ -306,8 +307,9 @@ func listenInRange(config *net.ListenConfig, ports string) (l net.Listener, err 
 }
 
 // listen binds the job's address. If alone is set, all ranks are on one host, and the address is on
-// loopback. Otherwise it is on all interfaces, in the range of ports if that is not "". On loopback
-// it uses IPv6 if there is no IPv4. It returns the listener as a file for rank 0 to inherit.
+// loopback. It is an IPv6 address if loopback has no IPv4. Otherwise the address is on all
+// interfaces, with a port in the range ports unless that is "". listen returns the listener as a
+// file for rank 0 to inherit.
 func listen(alone bool, ports string) (*os.File, netip.AddrPort, error) {
 	var config net.ListenConfig
 	config.SetMultipathTCP(false) // the links between ranks are plain TCP
@@ -383,22 +385,21 @@ func (r *run) loop(ctx context.Context) {
 			r.updateSlots()
 		case s := <-r.signals:
 			r.signalled(s.(syscall.Signal))
-		// Setting the channel to nil makes the end of the context count once, because a nil channel
-		// is never ready.
+		// A nil channel is never ready. So the end of the context is handled only once.
 		case <-canceled:
 			canceled = nil
 			r.signalAll(r.policy.end(r.now()))
 		case <-broken:
 			broken = nil
 			r.policy.rankAbsent(r.now())
-			// The connection to the server of PMI ends before the process of its rank. A rank that
-			// is ending gets the time killAfter to do so, because its exit status says why.
+			// The rank's connection to the PMI server ends before the rank's process. A rank that is
+			// ending gets the time killAfter to do so, because its exit status says why.
 			r.policy.deadline = max(r.policy.deadline, r.now()+killAfter)
 			if r.pmi.Failure().Aborted {
 				r.signalAll(r.policy.end(r.now()))
 			}
 		case <-timer.C:
-			// The timer also fires to poll for children, before the deadline.
+			// The timer also fires before the deadline, to poll for children.
 			if now := r.now(); now >= r.policy.deadline {
 				r.deadlinePassed(now)
 			}
@@ -432,9 +433,9 @@ func (r *run) pause() time.Duration {
 	return max(d, 0)
 }
 
-// checkAbsent looks for a rank that has ended with 0 and without a call of Init, while another rank
-// has called Init. Init waits for all ranks, so the job can never start then. Without checkAbsent
-// nothing would end the job, because exiting with 0 is no failure.
+// checkAbsent looks for a rank that has ended with 0 without calling Init, while another rank has
+// called Init. Init waits for all ranks, so the job can never start. Exiting with 0 is not a
+// failure, so nothing but checkAbsent would end the job.
 func (r *run) checkAbsent() {
 	if r.policy.phase != running || !slices.ContainsFunc(r.ranks, (*rank).runsInit) {
 		return
@@ -445,8 +446,8 @@ func (r *run) checkAbsent() {
 	}
 }
 
-// endedWithoutInit reports whether a rank and its children have ended, the rank exited with 0, and
-// none of them has called Init.
+// endedWithoutInit reports whether a rank and its children have ended without calling Init, and the
+// rank exited with 0.
 func (k *rank) endedWithoutInit() bool {
 	return k.ended && k.status == 0 && k.host.calledInit(k.process) == initNever
 }
@@ -458,7 +459,7 @@ func (k *rank) runsInit() bool { return !k.ended && k.host.calledInit(k.process)
 func (r *run) exited(e exit) {
 	k := r.ranks[e.process]
 	k.ended, k.status, k.endedAt = true, e.status, r.now()
-	// From terminating on, ranks end because the launcher signals them.
+	// From the phase terminating on, ranks end because the launcher signals them.
 	k.killed = r.policy.phase >= terminating
 	if e.joined {
 		for _, h := range r.hosts {
@@ -471,7 +472,7 @@ func (r *run) exited(e exit) {
 		r.policy.exited(r.now(), e.status != 0 && !r.job.Recovery)
 		return
 	}
-	// The rest of the process group must not go on in its epoch beside the next epoch. If the job
+	// The rest of the process group must not go on in the old epoch beside the next epoch. If the job
 	// is ending, there is no next epoch, and the rest keeps its grace period.
 	if e.status != 0 && !r.epochs.stopped {
 		k.host.signal(k.process, syscall.SIGKILL)
@@ -479,7 +480,7 @@ func (r *run) exited(e exit) {
 	r.epochs.exited(k, r.now())
 }
 
-// deadlinePassed handles the end of a phase's time. After the phase draining, it reports the
+// deadlinePassed handles the deadline of a phase. After the phase draining, it reports the
 // processes that ranks have left behind.
 func (r *run) deadlinePassed(now time.Duration) {
 	phase := r.policy.phase
@@ -491,7 +492,7 @@ func (r *run) deadlinePassed(now time.Duration) {
 	}
 }
 
-// signalled handles one signal to the launcher. TSTP stops first the ranks, and then the launcher
+// signalled handles one signal to the launcher. TSTP stops the ranks first, and then the launcher
 // itself.
 func (r *run) signalled(s syscall.Signal) {
 	switch s {
@@ -500,7 +501,7 @@ func (r *run) signalled(s syscall.Signal) {
 	case syscall.SIGTSTP:
 		r.signalAll(s)
 		// This process handles SIGTSTP, so it stops itself by SIGSTOP. CONT resumes it, and is then
-		// forwarded. Other hosts must not take this process for lost meanwhile.
+		// forwarded. Meanwhile other hosts must not treat this process as lost.
 		r.pauseOthers()
 		syscall.Kill(os.Getpid(), syscall.SIGSTOP) // may return before this process stops
 	case syscall.SIGCONT:
@@ -516,7 +517,7 @@ func (r *run) signalled(s syscall.Signal) {
 	}
 }
 
-// signalAll signals every process group that has members. Once the job is being ended, it also
+// signalAll signals every process group that has members. From the phase terminating on, it also
 // signals processes outside the process groups that have the name of the job's part in their
 // environment.
 func (r *run) signalAll(s syscall.Signal) {
@@ -528,7 +529,7 @@ func (r *run) signalAll(s syscall.Signal) {
 		r.pmi.Signalled()
 	}
 	if r.policy.phase >= terminating {
-		r.pmi.Stop() // the launcher ends all ranks now, and so their connections
+		r.pmi.Stop() // the launcher ends all ranks now, so the ends of their connections are not failures
 	}
 	for _, h := range r.hosts {
 		h.signalAll(s, r.policy.phase >= terminating)
@@ -554,23 +555,26 @@ func describe(left []string) string {
 	return strings.Join(left, ", ")
 }
 
-// drain waits until the copiers have finished, and the server of PMI has seen what ranks have sent.
-// The copiers end when the last process has closed its end of a pipe. After the time killAfter,
-// drain finishes the pipes and closes the connections of PMI, because a process that has survived,
-// or has left the job, may still hold them open. Other hosts finish their pipes in the same way,
-// and so end their streams. If a process has survived KILL, its host may not finish the pipes, and
-// drain closes the streams itself. Output may arrive long after the end of its rank, if the network
-// or the reader of this process's output is slow. drain closes a stream of another host on which
-// nothing arrives for farLimit seconds. A signal also ends the wait.
+// drain waits until all output has been copied, and until the PMI server has read what ranks have
+// sent. Normally the copiers end when the last process has closed its end of a pipe. A process that
+// has survived KILL, or has detached itself from the job, may hold a pipe open:
+//
+//   - After the time killAfter, drain finishes the pipes of this host and closes the PMI
+//     connections.
+//   - Other hosts finish their pipes in the same way, which ends their streams. Their output may
+//     still arrive much later, if the network or the reader of this process's output is slow. If
+//     nothing arrives on a stream for farLimit intervals, drain closes the stream.
+//
+// A signal also ends the wait.
 func (r *run) drain() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		r.copiers.Wait()
 	}()
-	// A process that has left the job may still hold a rank's connection to the server. On Linux
-	// the server still reads what the rank has sent. On other systems CloseRead would discard this,
-	// so drain waits for the process.
+	// A process that has detached itself from the job may still hold a rank's connection to the PMI
+	// server. On Linux the server still reads what the rank has sent before. On other systems
+	// CloseRead would discard that, so drain waits for the process.
 	if runtime.GOOS == "linux" {
 		r.pmi.CloseRead()
 	}
@@ -602,15 +606,15 @@ func (r *run) drain() {
 	}
 }
 
-// giveUpStuck closes the streams of other hosts that do not end.
+// giveUpStuck closes the streams of other hosts on which nothing has arrived for too long.
 func (r *run) giveUpStuck() {
 	for host := range r.hostsWith((*farTail).giveUp) {
 		r.note("host %s has not ended the output of its ranks within %v, and what is missing is lost", host, farLimit*farInterval)
 	}
 }
 
-// noteCut names the hosts that have been lost since the end of the ranks, and whose output is
-// incomplete. Nothing else reports their loss, because no rank runs any more.
+// noteCut names the hosts whose connection was lost after the end of their ranks, and whose output
+// is incomplete. It is the only report of the loss, because no rank runs any more.
 func (r *run) noteCut() {
 	for host := range r.hostsWith((*farTail).isCut) {
 		r.note("host %s: the connection has ended before the output of its ranks, and what is missing is lost", host)

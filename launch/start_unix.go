@@ -15,8 +15,8 @@ import (
 )
 
 // A starter starts processes from one thread that lives as long as the job. The kernel sends the
-// parent-death signal when the thread that forked the child ends, even if its process still
-// runs. A thread that ended early would cause its children to be killed.
+// parent-death signal when the thread that forked the child ends, even if the thread's process
+// still runs. So a thread that ended early would kill its children.
 type starter struct{ work chan func() }
 
 // newStarter starts the thread.
@@ -60,15 +60,15 @@ func (r *run) startAll() {
 	r.startDiscovery()
 }
 
-// notStarted handles that a rank could not be started. The ranks that have started cannot form a job
-// without it.
+// notStarted ends the job, because a rank could not be started. The ranks that have started cannot
+// form a job without it.
 func (r *run) notStarted(err *startError) {
 	r.startErr = err
 	r.epochs.halt()
 	r.signalAll(r.policy.end(r.now()))
 }
 
-// noGuardian describes what follows from an error that ended the last guardian of a host.
+// noGuardian describes the consequence of the error that ended the last guardian of a host.
 func noGuardian(err error) string {
 	return fmt.Sprintf("no guardian: %v; if tuttirun is killed, children of ranks may keep running", err)
 }
@@ -106,8 +106,8 @@ func (r *run) start(k *rank) *startError {
 	return nil
 }
 
-// bindSlot returns the processors of a rank's slot, on the host that the slot belongs to now. A rank
-// for which the host has no processors left starts without a binding.
+// bindSlot returns the processors of a rank's slot, on the host that the slot belongs to now. If
+// the host has no processors left for the slot, the rank starts unbound.
 func (r *run) bindSlot(k *rank) []int {
 	h := placement.Host{Name: cmp.Or(k.host.name(), "localhost")}
 	if elsewhere, ok := k.host.(*remoteHost); ok {
@@ -128,8 +128,8 @@ func (r *run) started(k *rank, pid int) {
 	r.detail("rank %s is process %d%s, %s", k.label(), k.pid, onHost(k.host), k.program)
 }
 
-// complete opens the streams of a rank, and makes its credentials. If complete fails, the host
-// closes the streams at the end of the job.
+// complete opens the streams of a rank, and makes its credentials. If it fails, the host closes the
+// streams at the end of the job.
 func (r *run) complete(k *rank, s *spec) (err error) {
 	if err := r.connectInput(k); err != nil {
 		return err
@@ -155,7 +155,7 @@ func (r *run) complete(k *rank, s *spec) (err error) {
 	if s.credentials, err = r.bundle(r.secret, k.id, uint32(r.info.incarnation)); err != nil {
 		return err
 	}
-	// The connection to the server of PMI ends with the last process that has the other end.
+	// The PMI connection ends when the last process that holds its other end has ended.
 	conn, err := k.host.open(k.process, pmiFD)
 	if err == nil {
 		r.copiers.Go(func() { r.pmi.Serve(k.id, conn) })
@@ -179,16 +179,16 @@ func (r *run) copyOutput(k *rank, fd int) error {
 	return nil
 }
 
-// connectInput makes the launcher's own standard input the standard input of one rank: the first
-// process in the slot StdinRank in the first start of the job. All other ranks have no standard
-// input. A terminal, and the input of a rank on another host, is copied.
+// connectInput makes the launcher's standard input the standard input of one rank: the first
+// process in the slot StdinRank, in the first start of the job. All other ranks have no standard
+// input. The input is copied if it is a terminal, or if the rank is on another host.
 func (r *run) connectInput(k *rank) error {
 	in := r.job.Stdin
 	if k.slot != r.job.StdinRank || k.restart > 0 || r.info.incarnation > 0 || in == nil {
 		return nil
 	}
 	if _, err := in.Stat(); errors.Is(err, syscall.EBADF) || errors.Is(err, os.ErrClosed) {
-		return nil // the launcher was started with <&-
+		return nil // standard input was closed when the launcher started
 	}
 	if !isControllingTerminal(in) && k.host.inherit(k.process, 0, in) {
 		return nil

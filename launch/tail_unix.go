@@ -12,18 +12,19 @@ import (
 	"time"
 )
 
-// tailLimit bounds what a tail returns after finish: no pipe holds more.
+// tailLimit bounds the bytes that a tail returns after finish. No pipe holds more.
 const tailLimit = 1 << 20
 
 // A tail is the read end of a pipe. After finish it returns what the pipe holds, and then io.EOF,
-// although a process still holds the write end. A slow reader gets all of these bytes, too.
+// even if a process still holds the write end. It returns all of these bytes however slowly they
+// are read.
 type tail struct {
 	*os.File
 	finished atomic.Bool
-	read     int // how much it has returned since finish
+	read     int // the number of bytes returned since finish
 }
 
-// finish ends a Read that waits.
+// finish unblocks a Read.
 func (t *tail) finish() {
 	t.finished.Store(true)
 	t.SetReadDeadline(time.Unix(1, 0))
@@ -44,7 +45,7 @@ func (t *tail) Read(b []byte) (int, error) {
 		return 0, err
 	}
 	n := 0
-	// Control does not mind the deadline, which finish may be about to set.
+	// Control ignores the deadline, which finish may set meanwhile.
 	controlErr := raw.Control(func(fd uintptr) { n, err = syscall.Read(int(fd), b) })
 	if err = errors.Join(err, controlErr); n <= 0 || err != nil {
 		return 0, io.EOF
@@ -57,24 +58,25 @@ func (t *tail) Read(b []byte) (int, error) {
 // which would not call Read.
 func (t *tail) WriteTo(w io.Writer) (int64, error) { return io.Copy(w, struct{ io.Reader }{t}) }
 
-// farLimit is how many intervals of farInterval drain waits for bytes, or the end, of a stream of
-// another host. That host ends its streams killAfter after the end of the last process.
+// drain gives up a stream of another host after farLimit intervals without bytes. That host ends
+// its streams killAfter after the end of the last process.
 const (
 	farLimit    = 60
 	farInterval = time.Second
 )
 
-// A farTail is the output of a process on another host. The time between two calls of Read does not
-// count for giveUp, so its reader may be slow.
+// A farTail is the output of a process on another host. For giveUp, only the time within Read
+// counts, so the reader may be slow.
 type farTail struct {
 	net.Conn
 	host  *remoteHost
 	ended func() bool  // reports whether the connection to the host has ended
 	cut   atomic.Bool  // the stream has ended with the connection; set before Read returns io.EOF
-	quiet atomic.Int32 // calls of giveUp that the Read in progress has outlasted; see noRead
+	quiet atomic.Int32 // how many calls of giveUp the current Read has outlasted; see noRead
 }
 
-// noRead is the value of quiet after a Read. Calls of giveUp raise it, but never to farLimit.
+// noRead is the value of quiet between two Reads. Calls of giveUp increment it, but too rarely to
+// reach farLimit.
 const noRead = -1 << 30
 
 // Read implements io.Reader. Only one goroutine calls it.
@@ -88,8 +90,9 @@ func (t *farTail) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// giveUp closes the stream when a Read has outlasted farLimit calls of giveUp, and reports whether it
-// has done so. Counting calls excludes the time in which this process is stopped.
+// giveUp closes the stream when a Read has outlasted farLimit calls of giveUp, and reports whether
+// it has done so. It counts calls instead of time, to exclude the time in which this process is
+// stopped.
 func (t *farTail) giveUp() bool {
 	stuck := t.quiet.Add(1) == farLimit
 	if stuck {

@@ -34,14 +34,14 @@ func foreground(f *os.File) (pgid int, err error) {
 	return pgid, err
 }
 
-// An inputCopier copies a terminal to rank 0, or any input to a rank 0 on another host. Rank 0
-// cannot read the terminal itself, because it is in its own process group, and only the foreground
-// process group may read a terminal. The copier reads a terminal only while the launcher is in the
-// foreground. Input that the user types while the launcher is in the background therefore stays for
-// the shell. The copier never blocks in a read, so that it can be stopped.
+// An inputCopier copies the launcher's standard input to rank 0 if rank 0 cannot inherit it: if the
+// input is a terminal, or if rank 0 is on another host. Rank 0 has its own process group, and only
+// the foreground process group may read a terminal. The copier reads a terminal only while the
+// launcher is in the foreground. So input that the user types while the launcher is in the
+// background goes to the shell. The copier never blocks in a read, so that it can be stopped.
 type inputCopier struct {
-	stopper *os.File // closing it ends the wait for the input
-	to      stream   // closing it ends the wait for rank 0
+	stopper *os.File // closing it unblocks the wait for input
+	to      stream   // closing it unblocks a write to rank 0
 	done    sync.WaitGroup
 }
 
@@ -61,16 +61,16 @@ func newInputCopier(in *os.File, to stream) (*inputCopier, error) {
 	return f, nil
 }
 
-// stop ends the copying, even while the copier waits for input or for rank 0. It returns
-// when the copier has ended.
+// stop ends the copying, even while the copier waits for input or for rank 0. It returns when the
+// copier has ended.
 func (f *inputCopier) stop() {
 	f.stopper.Close()
 	f.to.Close()
 	f.done.Wait()
 }
 
-// copyInput copies until the end of file, until rank 0 reads no more, or until
-// stopped is readable.
+// copyInput copies until the end of the input, until rank 0 has closed its end, or until stopped is
+// readable.
 func copyInput(in *os.File, to io.Writer, stopped *os.File) {
 	buf, terminal := make([]byte, 4096), isControllingTerminal(in)
 	for {
@@ -79,8 +79,8 @@ func copyInput(in *os.File, to io.Writer, stopped *os.File) {
 			{Fd: int32(in.Fd()), Events: unix.POLLIN},
 		}
 		timeout := -1
-		// In the background a read would stop the launcher by SIGTTIN. The copier then waits only
-		// for stopped, and checks again later.
+		// In the background, a read would stop the launcher by SIGTTIN. The copier then waits only for
+		// stopped, and checks again later.
 		if pgid, err := foreground(in); terminal && (err != nil || pgid != syscall.Getpgrp()) {
 			fds, timeout = fds[:1], foregroundPoll
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/tutti-go/tutti/internal/timeline"
 )
 
-// prepareTimeline creates the file and removes the parts of an earlier job. It fails before the
-// job starts if the timeline cannot be written.
+// prepareTimeline creates the file and removes the parts of an earlier job. If the timeline cannot
+// be written, it fails, and so the job does not start.
 func prepareTimeline(file string, ranks int) (path string, err error) {
 	if path, err = filepath.Abs(file); err != nil {
 		return "", err
@@ -31,8 +31,8 @@ func prepareTimeline(file string, ranks int) (path string, err error) {
 // timelineParts holds the parts next to a timeline's file, by rank.
 type timelineParts struct {
 	files  []string // the parts that were written
-	empty  []int    // ranks whose part was created and not written
-	absent []int    // ranks without a part
+	empty  []int    // the ranks whose part exists and is empty
+	absent []int    // the ranks without a part
 }
 
 // findParts looks for the parts of all ranks.
@@ -51,7 +51,7 @@ func findParts(file string, ranks int) (p timelineParts) {
 	return p
 }
 
-// missing lists the ranks that have written no part.
+// missing lists the ranks whose part is empty or absent.
 func (p *timelineParts) missing() []int {
 	return slices.Sorted(slices.Values(slices.Concat(p.empty, p.absent)))
 }
@@ -118,7 +118,7 @@ func mergeFiles(file string, parts []string) error {
 	}
 	err = timeline.Merge(out, readers...)
 	if err != nil {
-		out.Truncate(0) // a partial timeline is useless, so the file is emptied
+		out.Truncate(0) // a partial timeline is useless
 	}
 	if e := out.Close(); err == nil {
 		err = e

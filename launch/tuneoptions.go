@@ -11,8 +11,8 @@ import (
 	"github.com/tutti-go/tutti/launch/internal/placement"
 )
 
-// setting returns the set function of an option that sets a variable for all ranks. convert checks
-// the value, and changes it to the variable's unit.
+// setting returns the set function of an option that sets a variable for all ranks. The function
+// convert checks the value, and converts it to the variable's unit.
 func setting(variable string, convert func(string) (string, error)) func(*parser, []string) error {
 	return func(p *parser, a []string) error {
 		value, err := convert(a[0])
@@ -54,14 +54,14 @@ func inBytes(s string) (string, error) {
 	return strconv.FormatInt(int64(f*(1<<20)), 10), nil
 }
 
-// inSeconds adds the unit of Go's durations.
+// inSeconds converts seconds, or a Go duration, to the text of a Go duration.
 func inSeconds(s string) (string, error) {
 	d, err := duration(s)
 	return d.String(), err
 }
 
-// tuneOptions returns horovodrun's and torchrun's options that set variables of the ranks. They win
-// over the environment, and -x wins over them.
+// tuneOptions returns horovodrun's and torchrun's options that set variables of the ranks. They
+// take precedence over the launcher's environment, and -x takes precedence over them.
 func tuneOptions() []option {
 	return []option{
 		{names: []string{"fusion-threshold-mb"}, args: 1, operand: "MIB", help: "fuse tensors up to this size (sets TUTTI_FUSION_THRESHOLD)", set: setting("TUTTI_FUSION_THRESHOLD", inBytes)},
@@ -123,7 +123,7 @@ func (p *parser) mca(key, value string) (known bool, err error) {
 	}
 	switch key {
 	case "plm_rsh_agent", "pls_rsh_agent", "plm_ssh_agent":
-		// Open MPI tries several agents in turn. The first is the one that exists on most systems.
+		// Open MPI tries several agents in turn. Here the first one is used.
 		first, _, _ := strings.Cut(value, ":")
 		j.Agent, err = splitWords(first)
 	case "plm_rsh_args", "plm_ssh_args":
@@ -135,7 +135,7 @@ func (p *parser) mca(key, value string) (known bool, err error) {
 		if n, bad := count(value); bad == nil {
 			p.place.slots = n
 		}
-	// An "=" takes the names of interfaces as a whole; networks may stand in the same list.
+	// "=" makes Interface match names exactly. The list may also contain networks.
 	case "btl_tcp_if_include", "oob_tcp_if_include", "prte_if_include":
 		j.Interface = "=" + value
 	case "btl_tcp_if_exclude", "oob_tcp_if_exclude", "prte_if_exclude":
@@ -169,7 +169,8 @@ func (p *parser) mca(key, value string) (known bool, err error) {
 	return true, err
 }
 
-// readVariables applies the variables that stand for options. Options on the command line win.
+// readVariables applies the environment variables that stand for options. Options on the command
+// line take precedence.
 func (p *parser) readVariables() error {
 	for _, e := range p.env {
 		name, value, _ := strings.Cut(e, "=")
@@ -201,14 +202,14 @@ func (p *parser) readVariables() error {
 	return nil
 }
 
-// ignore notes an option that has no meaning here, for the warning.
+// ignore records an option that has no meaning here, for the warning.
 func (p *parser) ignore(spelled string) {
 	if !slices.Contains(p.ignored, spelled) {
 		p.ignored = append(p.ignored, spelled)
 	}
 }
 
-// moreOptions parses options that are the value of an option.
+// moreOptions parses a text of several options, which is the value of --mpi-args.
 func (p *parser) moreOptions(text string) error {
 	args, err := splitWords(text)
 	for err == nil && len(args) > 0 {

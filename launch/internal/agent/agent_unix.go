@@ -17,16 +17,17 @@ import (
 	"github.com/tutti-go/tutti/internal/pending"
 )
 
-// The bounds on unauthenticated connections. slotHold covers a handshake: one round trip, and the
-// delay until each of two busy hosts runs its process.
+// The bounds on unauthenticated connections. A connection is protected from eviction for slotHold.
+// That covers a handshake: one round trip, and the delay until each of two busy hosts runs its
+// process.
 const (
 	pendingSlots     = 64
 	handshakeTimeout = 5 * time.Second
 	slotHold         = 500 * time.Millisecond
 )
 
-// endTimeout is the time that a process has to end after the end of its input, and a launcher to
-// read the last bytes.
+// endTimeout is how long a process may run after its input has ended. It is also how long the
+// launcher may take to read the last bytes.
 const endTimeout = 3 * time.Second
 
 // stuckTimeout is the time after which a process that does not read its input is killed. While the
@@ -67,16 +68,15 @@ type Agent struct {
 	jobs     map[*job]struct{}
 }
 
-// A pendingConn is a connection whose peer has not sent a verb. The peer may not have proven
-// anything.
+// A pendingConn is a connection whose peer has not sent a verb, and may not even be authenticated.
 type pendingConn struct {
 	net.Conn
 	source    netip.Prefix
 	safeUntil time.Time // the connection is not evicted before this time
 }
 
-// New returns an Agent that accepts launchers by the configuration of TLS, and runs the program
-// with the arguments of a verb for them, at most maxJobs times at once.
+// New returns an Agent that authenticates launchers by config. For a launcher's verb, it runs
+// program with the arguments in verbs. At most maxJobs processes run at once.
 func New(config *tls.Config, program string, verbs map[string][]string, maxJobs int, log *slog.Logger) *Agent {
 	return &Agent{
 		program: program, verbs: verbs, maxJobs: maxJobs, config: config, log: log, refused: pending.NewLog(log), limits: limits{slotHold, endTimeout, stuckTimeout, cutTimeout},
@@ -85,7 +85,7 @@ func New(config *tls.Config, program string, verbs map[string][]string, maxJobs 
 	}
 }
 
-// Serve accepts launchers on ln until Drain or End, and returns when all processes have ended.
+// Serve accepts launchers on ln until Drain or End. It returns when all processes have ended.
 func (a *Agent) Serve(ln net.Listener) {
 	a.mu.Lock()
 	a.ln = ln
@@ -117,7 +117,7 @@ func (a *Agent) Serve(ln net.Listener) {
 	}
 }
 
-// Drain makes Serve accept no more launchers. Processes that run go on.
+// Drain makes Serve accept no more launchers. Running processes continue.
 func (a *Agent) Drain() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -153,9 +153,9 @@ func (a *Agent) isDraining() bool {
 }
 
 // reserve gives a connection a slot. When all slots are taken, it waits until a slot is free, or
-// until a connection may be evicted. Meanwhile, other connections wait in the listener's queue. So
-// it does not wait for a connection from a source that has a slot already, but returns nil:
-// otherwise a few sources could fill the queue, and launchers from elsewhere would be behind it. A
+// until a connection may be evicted. Meanwhile, other connections wait in the listener's queue. A
+// few sources could fill that queue, and keep launchers from elsewhere behind it. So reserve never
+// waits on behalf of a connection whose source has a slot already, but returns nil at once; a
 // launcher dials again. It also returns nil after Drain.
 func (a *Agent) reserve(nc net.Conn) *pendingConn {
 	for {
@@ -214,8 +214,9 @@ func (a *Agent) hasSlot(source netip.Prefix) bool {
 	return false
 }
 
-// release frees the slot of a connection. It returns false when the slot was freed before, so that
-// a connection that is evicted begins no job, and a job is not evicted.
+// release frees the slot of a connection. It returns false if the slot has been freed before. So a
+// connection that was evicted begins no job, and a connection that has begun a job cannot be
+// evicted.
 func (a *Agent) release(p *pendingConn) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -228,8 +229,7 @@ func (a *Agent) release(p *pendingConn) bool {
 	return held
 }
 
-// errEvicted is the refusal of a peer that had proved nothing when another connection took its
-// slot.
+// errEvicted is the refusal of an unauthenticated peer whose slot another connection has taken.
 var errEvicted = fmt.Errorf("the peer has not proven its identity, and other connections wait for one of the %d slots", pendingSlots)
 
 // errShare is the refusal of a connection whose source has a slot already.
@@ -265,12 +265,12 @@ func (a *Agent) handle(p *pendingConn) {
 	a.mu.Unlock()
 }
 
-// receive does the handshake and reads the verb.
+// receive performs the handshake and reads the verb.
 func (a *Agent) receive(p *pendingConn) (*tls.Conn, string, error) {
 	conn := tls.Server(p.Conn, a.config)
 	if err := conn.Handshake(); err != nil {
-		// A close with unread bytes would discard the alert that says why, and the launcher's verb may
-		// be unread.
+		// The launcher's verb may be unread. Closing a connection with unread bytes resets it, which
+		// would discard the alert that gives the reason.
 		awaitClose(p.Conn)
 		return nil, "", err
 	}
@@ -285,8 +285,8 @@ func (a *Agent) receive(p *pendingConn) (*tls.Conn, string, error) {
 	return conn, verb, err
 }
 
-// awaitClose says that no more bytes come, and waits until the peer has closed the connection, or
-// its deadline has passed. It reads at most one record of TLS.
+// awaitClose ends the sending direction, and waits until the peer has closed the connection or its
+// deadline has passed. It reads at most one TLS record.
 func awaitClose(nc net.Conn) {
 	if w, ok := nc.(interface{ CloseWrite() error }); ok {
 		w.CloseWrite()
@@ -303,7 +303,7 @@ func nameOf(conn *tls.Conn) string {
 	return fmt.Sprint(cert.URIs, cert.DNSNames)
 }
 
-// begin starts the process of a job. Its error is for the launcher.
+// begin starts the process of a job. Its error is sent to the launcher.
 func (a *Agent) begin(conn *tls.Conn, verb string) (*job, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 
 // isCut reports whether the other host has acknowledged nothing for the given time, although bytes
 // are on their way to it. The kernel would retransmit them for a quarter of an hour.
-// TCP_USER_TIMEOUT would also end the connection of a launcher that is stopped and does not read,
-// whose kernel acknowledges each probe.
+// TCP_USER_TIMEOUT is no alternative. It would also end the connection of a launcher that is
+// stopped and does not read, although the launcher's kernel acknowledges each probe.
 func isCut(nc net.Conn, limit time.Duration) bool {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
@@ -29,10 +29,9 @@ func isCut(nc net.Conn, limit time.Duration) bool {
 	return err == nil && isUnanswered(info, limit)
 }
 
-// isUnanswered reports, for the kernel's description of a connection, what isCut reports for the
-// connection.
+// isUnanswered is isCut on the kernel's description of a connection.
 func isUnanswered(info *unix.TCPInfo, limit time.Duration) bool {
-	// If the window is 0, the launcher does not read, and the kernel probes ever more rarely. Such
-	// a launcher is not cut off. Kernels before 5.4 do not report the window.
+	// A window of 0 means that the launcher does not read. The kernel then probes ever more rarely,
+	// but the launcher is not cut off. Kernels before 5.4 do not report the window.
 	return info.Unacked > 0 && info.Snd_wnd > 0 && time.Duration(info.Last_ack_recv)*time.Millisecond > limit
 }

@@ -7,5 +7,5 @@ import (
 	"time"
 )
 
-// isCut returns false: only Linux says when the other host has acknowledged something.
+// isCut returns false, because only Linux reports when the other host has last acknowledged bytes.
 func isCut(net.Conn, time.Duration) bool { return false }

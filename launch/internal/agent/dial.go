@@ -15,10 +15,10 @@ import (
 	"unicode"
 )
 
-// dialTimeout bounds Start. An agent answers within handshakeTimeout. Start dials again, after
-// dialPause, while the agent closes the connection before it has answered, because others take its
-// slots. It does the same for absentTimeout while no agent listens: if one script or scheduler
-// starts the launcher and the agents, their order is not known.
+// dialTimeout bounds Start. An agent answers within handshakeTimeout, or closes the connection
+// without an answer if other connections need its slot. Start then dials again, after dialPause.
+// While no agent listens, Start dials again for absentTimeout, because a script or scheduler may
+// start the launcher before the agents.
 const (
 	dialTimeout   = 30 * time.Second
 	absentTimeout = 10 * time.Second
@@ -41,9 +41,9 @@ func NewDialer(k Keys, port string) (*Dialer, error) {
 	return &Dialer{port: cmp.Or(port, Port), config: config, absent: absentTimeout}, nil
 }
 
-// Start asks the agent of a host to start the program that the verb names. It returns the
-// connection to the standard input and output of the process. The verb is "remote" or "probe". An
-// error is one line, which does not name the host.
+// Start asks the agent of a host to start the program that the verb names, "remote" or "probe". It
+// returns the connection to the standard input and output of the process. An error is one line,
+// which does not name the host.
 func (d *Dialer) Start(ctx context.Context, host, verb string) (io.ReadWriteCloser, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, fmt.Errorf("no answer within %v", dialTimeout))
 	defer cancel()
@@ -74,8 +74,8 @@ func (d *Dialer) Start(ctx context.Context, host, verb string) (io.ReadWriteClos
 // maxError is the maximum number of characters of an error's text.
 const maxError = 400
 
-// failed returns the error of Start. Its text may quote a certificate that nobody has verified, and
-// goes to the user's terminal. So failed removes control characters and cuts the text off.
+// failed returns the error of Start. Its text may quote an unverified certificate and goes to the
+// user's terminal. So failed removes control characters and truncates the text.
 func (d *Dialer) failed(err error) error {
 	text := strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -123,13 +123,13 @@ func start(ctx context.Context, address string, config *tls.Config, verb string)
 	return conn, nil
 }
 
-// An errRefused is the refusal of an agent.
+// An errRefused is the reason that an agent gives for a refusal.
 type errRefused string
 
 // Error implements error.
 func (e errRefused) Error() string { return "it refuses: " + string(e) }
 
-// isClosedEarly reports whether the far end has closed the connection without a word.
+// isClosedEarly reports whether the far end has closed the connection without an answer.
 func isClosedEarly(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
@@ -141,7 +141,7 @@ func isAbsent(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, &notFound)
 }
 
-// explain adds to an error what the user can do.
+// explain replaces an error of the handshake by one that says what the user can do.
 func explain(err error) error {
 	var notFound *net.DNSError
 	var authority x509.UnknownAuthorityError

@@ -20,8 +20,8 @@ import (
 // maxLine is the maximum length of a line of a process's standard error in the log.
 const maxLine = 4 << 10
 
-// A job is one process and the connection of its launcher. The process leads a process group. All
-// goroutines of the job end with run.
+// A job is one process and the connection of its launcher. The process leads a process group. When
+// run returns, all goroutines of the job have ended.
 type job struct {
 	agent *Agent
 	conn  *tls.Conn
@@ -65,8 +65,8 @@ func (j *job) start(args []string) (err error) {
 }
 
 // connection returns the variable SSH_CONNECTION, which tells tuttirun remote at which address the
-// launcher has reached this host. sshd sets the same variable. The agent may have inherited another
-// value, from the login that has started the agent.
+// launcher has reached this host. sshd sets the same variable, so the agent may have inherited an
+// unrelated value from the login that started it.
 func (j *job) connection() string {
 	fields := make([]string, 0, 4)
 	for _, addr := range []net.Addr{j.conn.RemoteAddr(), j.conn.LocalAddr()} {
@@ -76,18 +76,17 @@ func (j *job) connection() string {
 	return "SSH_CONNECTION=" + strings.Join(fields, " ")
 }
 
-// run copies bytes until the process has ended. It kills a process that does not end within
-// endTimeout after the end of its input, and what such a process leaves behind in its process
-// group.
+// run copies bytes until the process has ended. If the process does not end within endTimeout after
+// the end of its input, run kills it. In either case run kills what is left of the process group.
 func (j *job) run() {
 	defer j.in.Close()
 	defer j.out.Close()
 	defer j.messages.Close()
-	writeText(j.conn, "") // copyIn sees an error, too
+	writeText(j.conn, "") // accepts; if the write fails, copyIn fails, too
 	var input, output sync.WaitGroup
 	because := make(chan error, 1) // why the input has ended; one value
 	late := time.AfterFunc(time.Hour, func() {
-		// After Wait the number may belong to others.
+		// After Wait, another process may have the number.
 		if j.cmd.Process.Signal(syscall.Signal(0)) == nil {
 			j.kill()
 		}
@@ -102,8 +101,8 @@ func (j *job) run() {
 	output.Go(j.logMessages)
 
 	j.cmd.Wait() // the error is in ProcessState
-	// The process group has the process's number until it has no members. Numbers are assigned in
-	// turn, so no other process group has the number yet.
+	// A process group keeps its number as long as it has members. Even an empty group's number is not
+	// in use again yet, because the kernel assigns numbers in turn.
 	j.kill()
 	// A process outside the process group may still hold the pipes.
 	end := time.Now().Add(j.agent.limits.end)

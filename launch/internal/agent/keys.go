@@ -15,16 +15,15 @@ import (
 // maxKey is the maximum number of bytes of a file with a private key.
 const maxKey = 64 << 10
 
-// Keys say how agent and launcher prove who they are: by a secret that both have, or by
-// certificates of an authority that both trust. The fields are the names of files.
+// Keys say how agent and launcher authenticate each other: by a secret that both have, or by
+// certificates of a CA that both trust. The fields are the names of files.
 type Keys struct {
 	Secret        string
 	Cert, Key, CA string
 }
 
-// read returns the secret, or the certificates as options of TLS, which are nil if there is a secret.
-// The parameter prefix is what precedes "secret-file", "cert", "key" and "ca" in the names of the
-// user's options.
+// read returns the secret. Without a secret it returns the files of the certificates, as options of
+// TLS. The user's options are named prefix followed by "secret-file", "cert", "key" and "ca".
 func (k Keys) read(prefix string) (secret []byte, files *tlsopt.Options, err error) {
 	got := k.Cert != "" || k.Key != "" || k.CA != ""
 	switch {
@@ -46,7 +45,7 @@ func (k Keys) read(prefix string) (secret []byte, files *tlsopt.Options, err err
 	return nil, &tlsopt.Options{CertFile: k.Cert, KeyFile: k.Key, CAFile: k.CA, Mutual: true}, nil
 }
 
-// server returns the configuration of an agent.
+// server returns the TLS configuration of an agent.
 func (k Keys) server() (*tls.Config, error) {
 	secret, files, err := k.read("--")
 	if err != nil {
@@ -63,8 +62,8 @@ func (k Keys) server() (*tls.Config, error) {
 	return config, nil
 }
 
-// client returns the configuration of a launcher. Its ServerName is "" if the name of the host that
-// is dialled must be in the agent's certificate.
+// client returns the TLS configuration of a launcher. If its ServerName is "", the caller must set
+// it to the name of the host that is dialled, and the agent's certificate must have that name.
 func (k Keys) client() (*tls.Config, error) {
 	secret, files, err := k.read("--agent-")
 	if err != nil {

@@ -55,7 +55,7 @@ func Main(args []string, program string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// options are what the command line says.
+// options holds the values of the command line's options.
 type options struct {
 	Keys
 	listen    string
@@ -64,7 +64,7 @@ type options struct {
 	allowRoot bool
 }
 
-// flags returns the options of the command line.
+// flags returns the options of the command line, which set the fields of o.
 func (o *options) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("tuttirun agent", flag.ContinueOnError)
 	f.SetOutput(io.Discard)

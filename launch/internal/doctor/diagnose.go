@@ -10,20 +10,20 @@ import (
 	"time"
 )
 
-// What a host needs at least.
+// The least that a host needs.
 const (
-	// certificateSkew is how long before its making a certificate of a job is valid.
+	// certificateSkew is how long before its creation a certificate of a job becomes valid.
 	certificateSkew = 24 * time.Hour
 
 	minLocked     = 8 << 20 // the kernel's default since Linux 5.16
-	minLockedRDMA = 1 << 30 // rings, message buffers, and the registrations that a rank caches by default
+	minLockedRDMA = 1 << 30 // rings, message buffers, and what a rank's registration cache holds by default
 	minShm        = 16 << 20
-	minFiles      = 256 // beside filesPerRank
-	filesPerRank  = 4   // connections to one other rank, and some that are dialled again
+	minFiles      = 256 // without the files for connections; see filesPerRank
+	filesPerRank  = 4   // connections to one other rank, and a margin for connections that are dialled again
 )
 
-// Diagnose returns the faults of a report: those of each host, then those between hosts. It reads
-// nothing but the report.
+// Diagnose returns the faults of a report: those of each host, then those between hosts. It uses
+// only the report.
 func Diagnose(r *Examination) []Finding {
 	faults := []Finding{} // not nil, so that JSON has an empty list
 	add := func(kind, host, peer, what, remedy string) {
@@ -101,7 +101,7 @@ func diagnoseHost(h *HostReport, ranks int, add func(kind, what, remedy string))
 	case len(f.UsableCores) == 1:
 		add("cores", fmt.Sprintf("ranks may use only core %d of %d: the process is bound to it", f.UsableCores[0], f.OnlineCores),
 			"start ranks without binding (mpirun --bind-to none, srun --cpu-bind=none), or look for taskset and cpusets")
-	case f.Quota > 0 && f.Quota <= 1 && (f.Quota < 1 || h.Slots != 1): // a container of one rank may have one processor
+	case f.Quota > 0 && f.Quota <= 1 && (f.Quota < 1 || h.Slots != 1): // one processor is enough for a container of one rank
 		add("cores", fmt.Sprintf("ranks may use %.2g processors of %d: the quota of a control group", f.Quota, f.OnlineCores),
 			"raise the quota: the limit on CPUs of the container or pod, or CPUQuota= of the service")
 	}
@@ -115,7 +115,8 @@ func aheadOrBehind(offset time.Duration) string {
 	return "ahead of"
 }
 
-// diagnoseVersions compares the versions of tuttirun with that of the first host.
+// diagnoseVersions compares the version of tuttirun on each host with the version on the first
+// host.
 func diagnoseVersions(r *Examination, add func(kind, host, peer, what, remedy string)) {
 	var first *HostReport
 	for _, h := range r.Hosts {
@@ -131,7 +132,8 @@ func diagnoseVersions(r *Examination, add func(kind, host, peer, what, remedy st
 }
 
 // diagnoseNames compares the addresses that each host finds for the names of the other hosts with
-// the addresses that the other hosts have. A host's own name may be loopback, as Debian sets it up.
+// the addresses that the other hosts have. Debian maps a host's own name to loopback, so a host may
+// find loopback for its own name.
 func diagnoseNames(r *Examination, add func(kind, host, peer, what, remedy string)) {
 	hosts := make(map[string]*HostReport)
 	machines := make(map[netip.Addr]*HostReport)
@@ -175,8 +177,8 @@ func diagnoseNames(r *Examination, add func(kind, host, peer, what, remedy strin
 	}
 }
 
-// diagnoseMTU compares the MTU of each interface with that of the first host in the same network.
-// Packets of full size that a host with the larger MTU sends do not reach one with the smaller MTU.
+// diagnoseMTU compares the MTU of each interface with that of the first host in the same network. A
+// host with a smaller MTU does not receive the full-size packets of a host with a larger one.
 func diagnoseMTU(r *Examination, add func(kind, host, peer, what, remedy string)) {
 	first := make(map[netip.Prefix]*HostReport)
 	for _, h := range r.Hosts {
@@ -216,7 +218,7 @@ func reachedBy(h *HostReport) Interface {
 	return Interface{}
 }
 
-// diagnosePair diagnoses what one host has found when it dialled another.
+// diagnosePair diagnoses the failure of one host to connect to another.
 func diagnosePair(r *Examination, l *Pair, add func(kind, host, peer, what, remedy string)) {
 	if l.Trouble == "" {
 		return
@@ -255,7 +257,7 @@ func diagnosePair(r *Examination, l *Pair, add func(kind, host, peer, what, reme
 	}
 }
 
-// openRange is the remedy for closed ports that lasts for later jobs.
+// openRange is a remedy for closed ports that also helps later jobs.
 const openRange = "open a range of ports, check it by --listen :FIRST-LAST, and give it to ranks by -x TUTTI_LISTEN=:FIRST-LAST"
 
 // addrsOf returns the addresses by which other hosts may reach a host.
@@ -284,7 +286,7 @@ func families(f *Facts) string {
 	return strings.Join(slices.Compact(names), " ")
 }
 
-// list writes addresses for messages, at most 8.
+// list formats addresses for a message, at most 8 of them.
 func list(addrs []netip.Addr) string {
 	var parts []string
 	for _, a := range addrs[:min(len(addrs), 8)] {
@@ -293,7 +295,7 @@ func list(addrs []netip.Addr) string {
 	return cmp.Or(strings.Join(parts, ", "), "no address")
 }
 
-// amount writes a number of bytes with a unit.
+// amount formats a number of bytes with a unit.
 func amount(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	v, i := float64(n), 0

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// An Examination is the result of Examine. Its form in JSON is for users' programs.
+// An Examination is the result of Examine. Its JSON form is stable, for users' programs.
 type Examination struct {
 	Hosts  []*HostReport `json:"hosts"`
 	Pairs  []*Pair       `json:"pairs"`
@@ -93,7 +93,8 @@ type RDMAPort struct {
 	GIDs    []string `json:"gids"`  // index, address and type
 }
 
-// Listening is where the listener of a probe can be dialled, as a rank's on this host could.
+// Listening says where other hosts can dial the listener of a probe, and so the listener of a rank
+// on this host.
 type Listening struct {
 	Address   string `json:"address"` // host:port for the other hosts
 	Interface string `json:"interface,omitempty"`

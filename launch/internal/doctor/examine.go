@@ -20,7 +20,7 @@ const (
 	maxMeasured = 24 // pairs
 	clockRounds = 4
 
-	// startLimit is how long a host may take for the start of its probe, and the first answer.
+	// startLimit is how long a host may take to start its probe and to send the first answer.
 	startLimit = 30 * time.Second
 )
 
@@ -29,25 +29,26 @@ type Target struct {
 	Name  string
 	Slots int
 
-	// LookUp returns the name by which the other hosts look the host up, or "" if they cannot. Only
-	// ssh's configuration may know the host's name. If LookUp is nil, they look up Name.
+	// LookUp returns the name by which the other hosts look the host up, or "" if they cannot look it
+	// up because only ssh's configuration knows the host's name. If LookUp is nil, the other hosts
+	// look up Name.
 	LookUp func(ctx context.Context) string
 
 	// Start starts a probe on the host. The result is the probe's standard input and output. Close
-	// ends the probe, and a Read that waits. If the result is an explainer, it knows better than the
-	// end of the output why the probe has ended.
+	// ends the probe, and a Read that is blocked. If the result is an explainer, its Explain says why
+	// the probe has ended.
 	Start func(ctx context.Context) (io.ReadWriteCloser, error)
 }
 
-// Options say what to examine.
+// Options say which hosts to examine, and how their ranks would listen.
 type Options struct {
 	Targets   []Target
 	Interface string // as in TUTTI_INTERFACE
 	Ports     string // as in TUTTI_LISTEN, without a host
 }
 
-// Examine collects a report on hosts, and diagnoses it. It returns when all hosts have answered or have
-// used up their time, or when ctx ends. All probes have ended then.
+// Examine collects a report on hosts, and diagnoses it. It returns when each host has answered or
+// has exceeded its time limit, or when ctx ends. By then all probes have ended.
 func Examine(ctx context.Context, o Options) *Examination {
 	e := &examiner{Options: o, token: rand.Text()}
 	e.Pairs = []*Pair{} // not nil, so that JSON has an empty list
@@ -89,7 +90,7 @@ type client struct {
 	out    *bufio.Scanner
 }
 
-// each calls f for all hosts, for at most atOnce of them at the same time. It returns when all
+// each calls f for all hosts, for at most atOnce hosts at the same time. It returns when all
 // calls have returned.
 func (e *examiner) each(f func(i int, c *client)) {
 	slots := make(chan struct{}, atOnce)
@@ -105,8 +106,8 @@ func (e *examiner) each(f func(i int, c *client)) {
 }
 
 // ask sends a request and returns the answer. If there is no answer, if the answer is an error, or
-// if it does not fit the request, ask records a failure of the host and returns nil. After a
-// failure of the connection the host gets no further request.
+// if the answer does not fit the request, ask records a failure of the host and returns nil. After
+// a failure of the connection, ask sends the host no further request.
 func (c *client) ask(ctx context.Context, stage string, r *request, limit time.Duration) *answer {
 	if c.conn == nil {
 		return nil
@@ -131,15 +132,16 @@ func (c *client) ask(ctx context.Context, stage string, r *request, limit time.D
 	return a
 }
 
-// fail records the first failure of a host. The end of the examination is not the host's failure.
+// fail records the first failure of a host. It records nothing once the examination has been
+// canceled.
 func (c *client) fail(ctx context.Context, stage, text string) {
 	if c.Error == "" && ctx.Err() == nil {
 		c.Stage, c.Error = stage, text
 	}
 }
 
-// exchange sends a request and reads its answer. After the limit it ends the connection, which ends
-// the read.
+// exchange sends a request and reads its answer. After the limit it closes the connection, which
+// unblocks the read.
 func (c *client) exchange(ctx context.Context, r *request, limit time.Duration) (*answer, error) {
 	late := fmt.Errorf("got no answer within %v", limit)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, late)
@@ -171,14 +173,15 @@ func (c *client) end() {
 	}
 }
 
-// An explainer is a connection to a process. After Close, Explain waits for the end of the process,
-// and returns why it has ended, or err. Connected says that the process has answered.
+// An explainer is a connection to a process. Connected tells it that the process has answered.
+// After Close, Explain waits for the end of the process, and returns why the process has ended, or
+// err if that is unknown.
 type explainer interface {
 	Connected()
 	Explain(err error) error
 }
 
-// Local is a Start for this host. The probe runs in this process.
+// Local is Target.Start for this host. The probe runs in this process.
 func Local(context.Context) (io.ReadWriteCloser, error) {
 	here, there := net.Pipe()
 	go func() { // ends when the caller closes its end
@@ -282,7 +285,7 @@ func (e *examiner) dial(ctx context.Context) {
 	}
 }
 
-// slower returns the speed of the slower interface of two, or 0 if one is not known.
+// slower returns the speed of the slower of two interfaces, or 0 if a speed is not known.
 func slower(a, b *Listening) int {
 	if a == nil || b == nil {
 		return 0
@@ -290,7 +293,8 @@ func slower(a, b *Listening) int {
 	return min(a.Speed, b.Speed)
 }
 
-// measure measures the links that work, one after another, so that they do not share anything.
+// measure measures the working links one after another, so that they do not compete for a host or a
+// network.
 func (e *examiner) measure(ctx context.Context) {
 	var good []*Pair
 	for _, l := range e.Pairs {
@@ -326,9 +330,9 @@ func spread[T any](all []T, n int) []T {
 	return some
 }
 
-// peersOf returns the hosts that host i of n dials: all others if they are few. Otherwise it dials
-// the first host, and those at distances that are powers of two, so that each host is dialled from
-// several.
+// peersOf returns the hosts that host i of n dials. Up to allPairs hosts, that is all others. With
+// more hosts, it is the first host, and those at distances that are powers of two, so that each
+// host is dialled from several.
 func peersOf(i, n int) (peers []int) {
 	if n > allPairs {
 		peers = append(peers, 0)

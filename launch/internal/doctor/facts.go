@@ -24,7 +24,7 @@ func collect(ctx context.Context, names []string) *Facts {
 		Interfaces: interfaces(), Lookups: make([]Lookup, len(names)),
 		OnlineCores: onlineCores(system), Quota: quota(system), Devices: devices(system),
 	}
-	f.Hostname, _ = os.Hostname() // without a name, the user's name of the host is left
+	f.Hostname, _ = os.Hostname() // on an error, the report still has the user's name for the host
 	addLimits(f)
 	var all sync.WaitGroup
 	for i, name := range names {
@@ -46,7 +46,7 @@ func collect(ctx context.Context, names []string) *Facts {
 
 // interfaces returns the interfaces that are up.
 func interfaces() (up []Interface) {
-	all, _ := net.Interfaces() // without a list, the report has no interfaces, which Diagnose finds
+	all, _ := net.Interfaces() // on an error, the report has no interfaces, and Diagnose reports that
 	for _, i := range all {
 		if i.Flags&net.FlagUp == 0 {
 			continue
@@ -63,8 +63,9 @@ func interfaces() (up []Interface) {
 	return up
 }
 
-// speed returns the speed of an interface in Mb/s; 0 if the kernel does not report it. In a network
-// namespace, /sys may describe the interfaces of another namespace, whose indexes differ.
+// speed returns the speed of an interface in Mb/s, or 0 if the kernel does not report it. In a
+// network namespace, /sys may describe the interfaces of another namespace. Their indexes differ,
+// so speed compares the index.
 func speed(system fs.FS, name string, index int) int {
 	dir := path.Join("sys/class/net", name)
 	if number(system, dir+"/ifindex") != index {
@@ -115,8 +116,8 @@ func onlineCores(system fs.FS) (n int) {
 }
 
 // quota returns how many processors the control groups of this process may use at a time, or 0 if
-// there is no limit. Each group above the process's own counts, too. Version 2 has quota and period
-// in cpu.max, and version 1 has a file for each.
+// there is no limit. The limits of the groups above the process's own group apply, too. Version 2
+// has quota and period in cpu.max, and version 1 has a file for each.
 func quota(system fs.FS) (least float64) {
 	for line := range strings.Lines(text(system, "proc/self/cgroup")) {
 		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -146,8 +147,8 @@ func quota(system fs.FS) (least float64) {
 	return least
 }
 
-// devices returns the ports of the RDMA devices that the kernel lists. It works in programs without
-// verbs, too.
+// devices returns the ports of the RDMA devices that the kernel lists. It reads /sys, so it also
+// works in a program that was built without verbs.
 func devices(system fs.FS) (all []RDMAPort) {
 	const class = "sys/class/infiniband"
 	names, _ := fs.ReadDir(system, class)

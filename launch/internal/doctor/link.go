@@ -15,19 +15,20 @@ import (
 	"time"
 )
 
-// A connection between probes begins with the run's token, which the listening probe answers with a
-// byte. Messages follow. A message is its size in four bytes, big-endian, and as many bytes of any
-// content. The listening probe answers each message with a byte when it has read all of it.
+// A connection between probes begins with the run's token, which the listening probe answers with
+// one byte. Messages follow. A message is its size in four bytes, big-endian, and that many bytes
+// of any content. The listening probe answers each message with one byte when it has read all of
+// it.
 const (
-	largeMessage = 256 << 10 // more than the packets of any network take
+	largeMessage = 256 << 10 // does not fit into one packet of any network
 	smallMessage = 64
 	maxConns     = 64
 	connLimit    = 30 * time.Second
 	stepLimit    = 5 * time.Second        // of each step of a dial: connect, token, message
-	measureTime  = 200 * time.Millisecond // of latency, and of bandwidth
+	measureTime  = 200 * time.Millisecond // how long latency is measured, and how long bandwidth is
 	maxRounds    = 200
 	acceptPause  = 10 * time.Millisecond
-	window       = 8 // large messages that are sent before their answers are read
+	window       = 8 // how many large messages may wait for their answers
 )
 
 const acknowledged = 'k'
@@ -99,8 +100,8 @@ func (c *caller) close() {
 	c.conn.Close()
 }
 
-// dial connects to the probe that listens at address, and sends the token. The trouble is "" if that
-// probe has answered.
+// dial connects to the probe that listens at address, and sends the token. The trouble is "" if the
+// probe has accepted the token.
 func dial(ctx context.Context, address, token string) (c *caller, trouble string, err error) {
 	d := net.Dialer{Timeout: stepLimit}
 	d.SetMultipathTCP(false)
@@ -121,7 +122,7 @@ func dial(ctx context.Context, address, token string) (c *caller, trouble string
 	return c, "", nil
 }
 
-// dialTrouble returns the trouble that an error of a dial means.
+// dialTrouble returns the trouble that an error of a dial stands for.
 func dialTrouble(err error) string {
 	var dns *net.DNSError
 	switch {

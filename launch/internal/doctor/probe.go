@@ -23,12 +23,12 @@ import (
 const (
 	maxLine = 1 << 20
 
-	// idleLimit ends a probe whose doctor has not sent a request for this long: its host may have
-	// been cut off, so that the end of the input does not arrive.
+	// idleLimit ends a probe that has received no request for this long. The doctor's host may have
+	// been cut off, so that the end of the input never arrives.
 	idleLimit = 5 * time.Minute
 )
 
-// A request asks a probe for one thing: exactly one field is set.
+// A request asks a probe for one thing, so exactly one field is set.
 type request struct {
 	Facts  *factsRequest  `json:"facts,omitempty"`
 	Clock  bool           `json:"clock,omitempty"`
@@ -43,9 +43,9 @@ type factsRequest struct {
 
 // A listenRequest asks for a listener.
 type listenRequest struct {
-	Token     string `json:"token"`     // that connections begin with
+	Token     string `json:"token"`     // the first bytes of each connection
 	Root      string `json:"root"`      // host:port of the first host's listener; "" for the first host
-	Name      string `json:"name"`      // by which the others look this host up; "" if they cannot
+	Name      string `json:"name"`      // the name by which the other hosts look this host up; "" if they cannot
 	Other     string `json:"other"`     // the name of another host; "" if there is none
 	Ports     string `json:"ports"`     // as in TUTTI_LISTEN; "" lets the system choose
 	Interface string `json:"interface"` // as in TUTTI_INTERFACE
@@ -81,7 +81,8 @@ func (a *answer) fits(r *request) bool {
 }
 
 // Serve is the program of a probe. It answers requests until the end of in, or until idleLimit has
-// passed without a request. All that it has started ends before it returns.
+// passed without a request. Before it returns, it ends the listener and the connections that it has
+// opened.
 func Serve(in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	var background sync.WaitGroup
@@ -170,7 +171,7 @@ func (r *request) limit() time.Duration {
 	return 2 * stepLimit
 }
 
-// listen opens a listener, where a rank of a job on this host would open it.
+// listen opens a listener in the same way as a rank of a job on this host would.
 func (p *probe) listen(ctx context.Context, r *listenRequest) (*Listening, error) {
 	if p.listens {
 		return nil, errors.New("the probe listens already")
@@ -199,8 +200,8 @@ func (p *probe) listen(ctx context.Context, r *listenRequest) (*Listening, error
 	return at, nil
 }
 
-// options describes the job of a rank on this host: rank 0 on the first host, which listens on all
-// interfaces, and another rank elsewhere.
+// options returns the options by which a rank on this host would find its job. On the first host it
+// is rank 0, which listens on all interfaces. On other hosts it is another rank.
 func (r *listenRequest) options() bootstrap.Options {
 	set := map[string]string{vars.Interface: r.Interface}
 	o := bootstrap.Options{Insecure: true, Listen: r.Ports, Lookup: func(name string) (string, bool) {
@@ -216,8 +217,8 @@ func (r *listenRequest) options() bootstrap.Options {
 	return o
 }
 
-// reachedAt returns the address at which other hosts reach a listener, and why it is that address.
-// The parameter bound is the host of the listener's address.
+// reachedAt returns the address at which other hosts reach a listener, and why. The parameter bound
+// is the host of the listener's address.
 func (r *listenRequest) reachedAt(ctx context.Context, bound string) (addr netip.Addr, why string) {
 	addr, err := netip.ParseAddr(bound)
 	switch {
@@ -229,7 +230,7 @@ func (r *listenRequest) reachedAt(ctx context.Context, bound string) (addr netip
 		addr, _ = route.To(ctx, r.Root)
 		return addr, "the route to " + r.Root
 	}
-	addrs, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", r.Name) // no address: the routes are left
+	addrs, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", r.Name) // on an error, the routes decide
 	for _, a := range addrs {
 		if a = a.Unmap(); !a.IsLoopback() && interfaceOf(interfaces(), a).Name != "" {
 			return a, "the address of its name"

@@ -11,8 +11,9 @@ import (
 	"unicode"
 )
 
-// Print writes a report as tables: hosts, interfaces, devices, links, notes and faults. A host can
-// only fill cells: its texts get neither a further cell or line, nor control over the terminal.
+// Print writes a report as tables: hosts, interfaces, devices, links, notes and faults. A host's
+// texts are not trusted: they can neither begin a further cell or line, nor send control characters
+// to the terminal.
 func Print(w io.Writer, r *Examination) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row := func(cells ...string) {
@@ -76,10 +77,10 @@ func Print(w io.Writer, r *Examination) error {
 	return t.Flush()
 }
 
-// unknown stands in a cell for what the system does not report, or what was not measured.
+// unknown fills a cell whose value the system does not report, or that was not measured.
 const unknown = "-"
 
-// clockText writes the offset of a clock.
+// clockText formats the offset of a clock.
 func clockText(c *Clock) string {
 	if c == nil {
 		return unknown
@@ -90,8 +91,8 @@ func clockText(c *Clock) string {
 	return fmt.Sprintf("%+.1f ms", float64(c.Offset)/float64(time.Millisecond))
 }
 
-// graphic replaces a character that is not printable by a question mark. This includes characters
-// that end a cell.
+// graphic replaces a character that is not printable by a question mark. Tabs and newlines, which
+// end a cell, are among these characters.
 func graphic(c rune) rune {
 	if unicode.IsGraphic(c) {
 		return c
@@ -99,7 +100,7 @@ func graphic(c rune) rune {
 	return '?'
 }
 
-// coresText writes how many cores ranks may use, of all that the host has.
+// coresText formats how many of the host's cores ranks may use.
 func coresText(f *Facts) string {
 	text := fmt.Sprintf("%d of %d", len(f.UsableCores), f.OnlineCores)
 	if len(f.UsableCores) == 0 {
@@ -111,7 +112,7 @@ func coresText(f *Facts) string {
 	return text
 }
 
-// limitText writes a limit.
+// limitText formats a limit.
 func limitText(n *int64, format func(int64) string) string {
 	switch {
 	case n == nil:
@@ -122,7 +123,7 @@ func limitText(n *int64, format func(int64) string) string {
 	return format(*n)
 }
 
-// shmText writes how much of /dev/shm is free.
+// shmText formats how much of /dev/shm is free.
 func shmText(s *Shm) string {
 	switch {
 	case s == nil:
@@ -133,7 +134,7 @@ func shmText(s *Shm) string {
 	return amount(s.Free)
 }
 
-// mtuText writes an MTU.
+// mtuText formats an MTU.
 func mtuText(n int) string {
 	if n <= 0 {
 		return unknown
@@ -141,7 +142,7 @@ func mtuText(n int) string {
 	return strconv.Itoa(n)
 }
 
-// speedText writes the speed of an interface.
+// speedText formats the speed of an interface.
 func speedText(mbps int) string {
 	switch {
 	case mbps <= 0:
@@ -152,7 +153,7 @@ func speedText(mbps int) string {
 	return fmt.Sprintf("%.4g Gb/s", float64(mbps)/1000)
 }
 
-// latencyText writes a latency.
+// latencyText formats a latency.
 func latencyText(d time.Duration) string {
 	if d == 0 {
 		return unknown
@@ -160,7 +161,7 @@ func latencyText(d time.Duration) string {
 	return fmt.Sprintf("%.1f µs", float64(d)/float64(time.Microsecond))
 }
 
-// bandwidthText writes a bandwidth, and how much of the link's speed it is.
+// bandwidthText formats a bandwidth, and which part of the link's speed it is.
 func bandwidthText(l *Pair) string {
 	if l.Bandwidth == 0 {
 		return unknown
@@ -176,7 +177,7 @@ func bandwidthText(l *Pair) string {
 	return text
 }
 
-// count writes a number of things.
+// count formats a number of things.
 func count(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing

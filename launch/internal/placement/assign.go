@@ -14,17 +14,17 @@ type Program struct {
 // An Assignment says where one rank runs.
 type Assignment struct {
 	Host    int // the index of its host
-	Node    int // the number of its host among those that have ranks, in the order of their lowest rank
+	Node    int // the index of its host among the hosts that have ranks, in the order of their lowest ranks
 	Program int // the index of its program
 
-	Local, LocalSize int   // its number among the ranks of its host, and how many these are
+	Local, LocalSize int   // its index among the ranks of its host, and how many ranks the host has
 	Cross, CrossSize int   // the same among the ranks of all hosts with the same Local
 	CPUs             []int // the processors to which it is bound; nil: not bound
 }
 
 // Assign returns the place of each rank, in the order of ranks. The ranks of each Program are
-// consecutive. Hosts that only one Program names must also be in hosts, with the slots that all
-// programs together may use.
+// consecutive. The parameter hosts must also hold the hosts that only one Program names, with the
+// slots that all programs together may use.
 func Assign(hosts []Host, programs []Program, p Policy) ([]Assignment, error) {
 	if len(hosts) == 0 {
 		return nil, fmt.Errorf("got no hosts, want at least one")
@@ -47,7 +47,7 @@ func Assign(hosts []Host, programs []Program, p Policy) ([]Assignment, error) {
 type assigner struct {
 	Policy
 	hosts []Host
-	used  []int // the ranks on each host so far
+	used  []int // how many ranks each host has so far
 }
 
 // program returns the host of each rank of a Program.
@@ -94,9 +94,9 @@ func (a *assigner) program(app Program) ([]int, error) {
 	return a.number(named, counts), nil
 }
 
-// wrap fills the slots of host after host, and begins again with the first one when all are full,
-// as Hydra does. If Policy.PerNode is set, each host gets that number of ranks per turn, whatever
-// its slots are.
+// wrap fills the slots of one host after another. When all are full, it begins again with the first
+// host, as Hydra does. If Policy.PerNode is set, each host gets that number of ranks per turn,
+// however many slots it has.
 func (a *assigner) wrap(ranks int, named, room []int) (order []int, err error) {
 	turn, total := make([]int, len(room)), 0
 	for _, i := range named {
@@ -174,7 +174,7 @@ func (a *assigner) counts(ranks int, named, room []int) ([]int, error) {
 	case ranks > free && a.Over == Refuse:
 		return nil, a.tooMany(ranks, free, "")
 	}
-	// Ranks beyond the slots go to the hosts evenly.
+	// Ranks beyond the slots are spread evenly over the hosts.
 	fill := func(host int, most int) {
 		for ; most > 0 && total < ranks; most-- {
 			counts[host]++
@@ -231,7 +231,7 @@ func (a *assigner) number(named, counts []int) (order []int) {
 	return order
 }
 
-// finish fills in the fields of places that depend on all ranks: all but Host and Program.
+// finish fills in the fields that depend on all ranks: all fields but Host and Program.
 func (a *assigner) finish(places []Assignment) error {
 	node, bound := make(map[int]int), make(map[int][][]int)
 	local, cross := make([]int, len(a.hosts)), make(map[int]int)

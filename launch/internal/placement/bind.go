@@ -17,7 +17,8 @@ func (p *Policy) units(cpus []cpu.Thread) [][]cpu.Thread {
 	return p.group(cpus, Core)
 }
 
-// group groups the processors that ranks may use by a unit. By Slot and Node all are in one group.
+// group groups the processors that ranks may use by a unit. The units Slot and Node put all of them
+// in one group.
 func (p *Policy) group(cpus []cpu.Thread, by Unit) (groups [][]cpu.Thread) {
 	key := func(c cpu.Thread) [3]int {
 		switch by {
@@ -78,8 +79,8 @@ func (p *Policy) bind(h *Host, n int) ([][]int, error) {
 	return bound, nil
 }
 
-// BindOne returns the processors for the rank with the given number on a host, as Assign gives them to
-// a job's ranks there, or nil if the Policy binds no ranks.
+// BindOne returns the processors for the rank with the given local index on a host. They are the
+// same as Assign would give to that rank. The result is nil if the Policy binds no ranks.
 func (p *Policy) BindOne(h *Host, local int) ([]int, error) {
 	if !p.binds() {
 		return nil, nil
@@ -91,9 +92,10 @@ func (p *Policy) BindOne(h *Host, local int) ([]int, error) {
 	return bound[local], nil
 }
 
-// order returns the first unit of each rank: one after the other, or if ranks are mapped by socket
-// or by NUMA node, round robin over these. If ranks are bound to sockets or NUMA nodes and mapped by
-// slot, each rank is bound to the unit of the core that it would have.
+// order returns the first unit of each rank. Ranks take the units one after the other. If they are
+// mapped by socket or by NUMA node, they take one unit of each socket or node in turn. If ranks are
+// bound to sockets or NUMA nodes but mapped by slot, each rank gets the socket or node of the core
+// that it would otherwise have.
 func (p *Policy) order(units [][]cpu.Thread, width int, cpus []cpu.Thread) []int {
 	if p.Bind == Socket || p.Bind == NUMA {
 		if p.MapBy == Socket || p.MapBy == NUMA || width > 1 {

@@ -12,6 +12,6 @@
 //	Allow    ranks 0, 1 and 2 on a, ranks 3 and 4 on b: numbered host by host, as Open MPI does
 //	Wrap     ranks 0, 1, 3 and 4 on a, rank 2 on b: as Hydra does
 //
-// The package is pure: it starts nothing, and reads no file except for the io.Reader that it is
-// given. It does not know how a host is reached, or whether it exists.
+// The package is pure: it starts nothing, and reads nothing except the io.Reader that it is given.
+// It does not know how a host is reached, or whether it exists.
 package placement

@@ -9,7 +9,7 @@ import (
 	"github.com/tutti-go/tutti/internal/cpu"
 )
 
-// MaxHosts bounds the number of hosts of a job, because each host runs at least one rank.
+// MaxHosts bounds the number of hosts of a job.
 const MaxHosts = 4096
 
 // maxSlots bounds the slots of a host.
@@ -68,8 +68,8 @@ func ParseList(list string) ([]Host, error) {
 	return hosts, nil
 }
 
-// Select returns the hosts of the list. Each of them must also be in the host file. A host has the
-// slots that the list gives. If the list gives "*" or "auto", the host has the slots of the file.
+// Select returns the hosts of list, each of which must also be in file, the host file. A host has
+// the slots that list gives. If list gives "*" or "auto", the host has the slots of file.
 func Select(file, list []Host) ([]Host, error) {
 	list = slices.Clone(list)
 	for i := range list {
@@ -132,7 +132,8 @@ func number(s string) (int, error) {
 }
 
 // Merge adds up the slots of hosts that are listed several times. All names for which isHere
-// returns true mean one host, which keeps the first of them. Merge changes and returns hosts.
+// returns true mean the same host, which keeps the first of these names. Merge reuses the array of
+// hosts.
 func Merge(hosts []Host, isHere func(name string) bool) []Host {
 	merged, at := hosts[:0], make(map[string]int)
 	for _, h := range hosts {

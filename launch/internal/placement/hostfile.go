@@ -10,13 +10,14 @@ import (
 // A Dialect is the family of launchers whose rules a host file follows.
 type Dialect uint8
 
-// The dialects. A line with n1:2 makes a file Hydra's, and a line with slots= Open MPI's.
+// The dialects. A line such as n1:2 makes a file Hydra's, and a line with slots= makes it Open
+// MPI's.
 const (
 	OpenMPI Dialect = iota // a host without slots has one per core; more ranks than slots are refused
-	Hydra                  // a host without slots has one; more ranks than slots begin again with the first host
+	Hydra                  // a host without slots has one; with more ranks than slots, ranks begin again with the first host
 )
 
-// maxLine bounds a line of a host file, and so what ParseFile keeps of it.
+// maxLine bounds the length of a line of a host file.
 const maxLine = 4096
 
 // A SyntaxError says where a host file is wrong. Line and Column count from 1, and columns count
@@ -37,10 +38,10 @@ func (e *SyntaxError) Error() string {
 //	n1 slots=2 max_slots=4   # Open MPI; spaces around '=' are allowed
 //	n1:2                     # Hydra
 //
-// A file that mixes the two is wrong. A file without any slots has the default dialect. If a host
-// is on several lines, their slots are added. In Open MPI's dialect, a line without slots counts as
-// one slot if its host has several lines. If it is the only line of its host, the host has one slot
-// per core (Slots 0).
+// A file that mixes the two forms is an error. A file without any slots has the default dialect. If
+// a host is on several lines, their slots are added. A line without slots adds one slot. There is
+// an exception: if it is the only line of its host, and the dialect is Open MPI's, the host has one
+// slot per core (Slots 0).
 func ParseFile(r io.Reader, name string, byDefault Dialect) ([]Host, Dialect, error) {
 	f := fileParser{name: name, at: make(map[string]int)}
 	lines := bufio.NewScanner(r)
@@ -94,13 +95,13 @@ type fileParser struct {
 }
 
 // errorAt returns a SyntaxError. The parameter after is the rest of the line from the error on,
-// which determines the column.
+// from which errorAt calculates the column.
 func (f *fileParser) errorAt(after string, format string, args ...any) error {
 	return &SyntaxError{f.name, f.line, len(f.text) - len(after) + 1, fmt.Sprintf(format, args...)}
 }
 
-// next cuts the next word or '=' from the line, and returns the text from its beginning on. The
-// word is empty at the end of the line.
+// next cuts the next word or '=' from the line. It returns the word, and the text of the line from
+// the word on. The word is empty at the end of the line.
 func (f *fileParser) next() (word, from string) {
 	from = strings.TrimLeft(f.rest, " \t\r")
 	end := strings.IndexAny(from, " \t\r=")
@@ -170,7 +171,7 @@ func (f *fileParser) parseLine() error {
 	return nil
 }
 
-// add adds a host, or its slots to those that earlier lines gave it.
+// add adds a host. If earlier lines have named the host, it adds the slots to those that it has.
 func (f *fileParser) add(h Host, given bool) {
 	i, ok := f.at[h.Name]
 	if !ok {

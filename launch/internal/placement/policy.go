@@ -24,7 +24,7 @@ const (
 // Overload says what happens to ranks for which no slot is left.
 type Overload uint8
 
-// The rules; the package comment shows each.
+// The package comment shows an example of each rule.
 const (
 	Refuse Overload = iota
 	Allow
@@ -40,9 +40,9 @@ type Policy struct {
 	Over   Overload
 
 	PerNode   int // ranks of each host; 0: as many as its slots
-	PerSocket int // ranks of each socket, as PerNode; 0: not limited
+	PerSocket int // ranks of each socket, in place of PerNode; 0: not limited
 
-	Width   int   // the units to which each rank is bound; 0 means 1
+	Width   int   // the number of units to which each rank is bound; 0 means 1
 	CPUs    []int // the processors that ranks may use on each host; nil: all
 	Threads bool  // slots are counted by hardware threads, not by cores
 	Share   bool  // several ranks may be bound to the same processors
@@ -61,8 +61,8 @@ var names = map[string]Unit{
 	"slot": Slot, "node": Node, "core": Core, "hwthread": HWThread, "socket": Socket, "package": Socket, "numa": NUMA,
 }
 
-// ParseMapBy applies the value of --map-by: a unit, or ppr:N:node or ppr:N:socket, and modifiers
-// after a colon.
+// ParseMapBy applies the value of --map-by: a unit, ppr:N:node or ppr:N:socket. Modifiers may
+// follow after a colon.
 func (p *Policy) ParseMapBy(value string) error {
 	words := strings.Split(strings.ToLower(value), ":")
 	unit, modifiers := words[0], words[1:]
@@ -134,8 +134,8 @@ func (p *Policy) BindWidth(n int) {
 	}
 }
 
-// ParseRankBy applies the value of --rank-by. Call it after ParseMapBy, because ParseMapBy
-// overwrites RankBy, and because the unit of --map-by is a legal value.
+// ParseRankBy applies the value of --rank-by. Call it after ParseMapBy, which overwrites RankBy,
+// and whose unit is also a legal value of --rank-by.
 func (p *Policy) ParseRankBy(value string) error {
 	u, ok := names[strings.ToLower(value)]
 	switch {
@@ -151,8 +151,8 @@ func (p *Policy) ParseRankBy(value string) error {
 	return nil
 }
 
-// ParseBindTo applies the value of --bind-to: none or a unit, and modifiers after a colon. Hydra's
-// core:2 binds each rank to two cores, and user:0,1 names processors.
+// ParseBindTo applies the value of --bind-to: none or a unit, which modifiers may follow after a
+// colon. Hydra's core:2 binds each rank to two cores, and user:0,1 lists processors.
 func (p *Policy) ParseBindTo(value string) error {
 	unit, modifier, has := strings.Cut(strings.ToLower(value), ":")
 	if unit == "user" || unit == "cpu-list" || unit == "cpuset" {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A conn turns the connection of a starter into a net.Conn for gRPC. Deadlines have no effect. A
-// wait ends when the conn is closed, and watch closes a conn whose far end is silent.
+// A conn turns the connection of a starter into a net.Conn for gRPC. Deadlines have no effect.
+// Closing the conn unblocks Read and Write, and watch closes a conn whose far end is silent.
 type conn struct {
 	io.ReadWriteCloser
 	arrived atomic.Uint64 // bytes received
@@ -37,8 +37,8 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// keep keeps the first error, because gRPC's errors quote it less precisely. It ignores the end of
-// file, because the starter explains the end more precisely.
+// keep keeps the first error, because it is more precise than gRPC's error. It ignores io.EOF,
+// because the starter knows better why the connection has ended.
 func (c *conn) keep(err error) {
 	if err != nil && !isClosed(err) {
 		c.err.CompareAndSwap(nil, &err)
@@ -50,7 +50,7 @@ func isClosed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) || errors.Is(err, net.ErrClosed)
 }
 
-// Close closes the connection once. gRPC may call it, too.
+// Close closes the connection once. Both gRPC and this package call it.
 func (c *conn) Close() error {
 	var err error
 	c.once.Do(func() {
@@ -72,7 +72,7 @@ type pipeAddr struct{}
 func (pipeAddr) Network() string { return "pipe" }
 func (pipeAddr) String() string  { return "pipe" }
 
-// A listener yields one connection to gRPC's server. Its second Accept waits for Close.
+// A listener yields one connection to gRPC's server. Its second Accept blocks until Close.
 type listener struct {
 	conns  chan net.Conn
 	once   sync.Once
@@ -101,7 +101,7 @@ func (l *listener) Close() error {
 
 func (l *listener) Addr() net.Addr { return pipeAddr{} }
 
-// dialOnce returns a dialer that yields c once, because gRPC must not connect again.
+// dialOnce returns a dialer that yields c once, so that gRPC cannot connect again.
 func dialOnce(c net.Conn) func(context.Context, string) (net.Conn, error) {
 	conns := make(chan net.Conn, 1)
 	conns <- c

@@ -19,12 +19,12 @@ import (
 const (
 	beatInterval  = time.Second      // between two heartbeats
 	silenceLimit  = 9                // intervals without a byte; longer than comm's 4 s
-	sendLimit     = 30               // intervals for one message on Control
-	greetingLimit = 30 * time.Second // Serve waits for the launcher's greeting and for Control
-	closeLimit    = 2 * time.Second  // Close waits for the host's end of Control
-	explainLimit  = 3 * closeLimit   // a host reports the end of its ssh after 2*closeLimit
+	sendLimit     = 30               // intervals that the far end has for taking one message on Control
+	greetingLimit = 30 * time.Second // for the launcher's greeting and the opening of Control
+	closeLimit    = 2 * time.Second  // Close waits this long for the host to end Control
+	explainLimit  = 3 * closeLimit   // a host reports the end of its ssh within 2*closeLimit
 
-	maxCommand = 16 << 20  // bytes: an environment of Linux's 6 MB in base64
+	maxCommand = 16 << 20  // bytes; an environment has at most 6 MB on Linux, and is sent in base64
 	maxEvent   = 256 << 10 // bytes
 	maxQueue   = 1 << 14   // messages: several for each of launch.MaxRanks
 	eventQueue = 64        // events
@@ -35,7 +35,7 @@ const (
 
 const serviceName = "tutti.Remote"
 
-// A method is the name of one of the three methods.
+// A method is the name of one of the service's methods.
 type method string
 
 const (
@@ -46,7 +46,7 @@ const (
 
 func (m method) path() string { return "/" + serviceName + "/" + string(m) }
 
-// desc describes the method to both ends. The launcher has no handler.
+// desc returns the method's description for gRPC. The launcher passes no handler.
 func (m method) desc(h rpc.StreamHandler) rpc.StreamDesc {
 	return rpc.StreamDesc{StreamName: string(m), Handler: h, ServerStreams: true, ClientStreams: true}
 }
@@ -75,7 +75,7 @@ func dialOptions(c *conn) []rpc.DialOption {
 		rpc.WithDisableServiceConfig(),
 		rpc.WithDisableHealthCheck(),
 		rpc.WithIdleTimeout(0),
-		rpc.WithConnectParams(rpc.ConnectParams{MinConnectTimeout: time.Hour}), // Connect's context ends it
+		rpc.WithConnectParams(rpc.ConnectParams{MinConnectTimeout: time.Hour}), // the context of Connect ends it earlier
 		rpc.WithStaticStreamWindowSize(window),
 		rpc.WithStaticConnWindowSize(16 * window),
 		rpc.WithMaxHeaderListSize(headerList),
@@ -87,7 +87,7 @@ func dialOptions(c *conn) []rpc.DialOption {
 	}
 }
 
-// A core is what both ends of a connection have. The type Send is Command or Event.
+// A core holds what both ends of a connection share. The type Send is Command or Event.
 type core[Send any] struct {
 	conn   *conn
 	ctx    context.Context // ends with the connection
@@ -96,12 +96,12 @@ type core[Send any] struct {
 
 	mu     sync.Mutex
 	queue  []*Send
-	closed bool          // send adds nothing any more
+	closed bool          // send accepts no more messages
 	wake   chan struct{} // has an element if the queue may have grown, or closed has changed
 
-	paused atomic.Bool // the launcher is about to stop, and watch does not count
+	paused atomic.Bool // the launcher is about to stop, so watch counts no intervals
 
-	sends atomic.Uint64 // twice the messages sent, and 1 more while one is being sent
+	sends atomic.Uint64 // twice the number of messages sent, plus 1 while one is being sent
 }
 
 func newCore[Send any](c *conn) *core[Send] {
@@ -116,8 +116,8 @@ func (l *core[Send]) fail(err error) {
 	l.conn.Close()
 }
 
-// send appends a message to the queue. It never waits. A far end that lets the queue grow beyond
-// maxQueue has failed.
+// send appends a message to the queue. It never blocks. If the queue grows beyond maxQueue, the far
+// end does not read, and send fails the connection.
 func (l *core[Send]) send(m *Send) error {
 	l.mu.Lock()
 	full := len(l.queue) >= maxQueue
@@ -139,7 +139,7 @@ func (l *core[Send]) send(m *Send) error {
 // errEnded is what Send returns after the end of the connection.
 var errEnded = errors.New("the connection to the host has ended")
 
-// closeQueue lets sendLoop return when it has sent what is in the queue.
+// closeQueue makes sendLoop return once the queue is empty.
 func (l *core[Send]) closeQueue() {
 	l.mu.Lock()
 	l.closed = true
@@ -191,13 +191,14 @@ func (l *core[Send]) sendLoop(send func(any) error) {
 	}
 }
 
-// watch sends heartbeats, and fails the connection when the far end is silent or does not read. It
-// counts intervals and not time, so that an end that was stopped itself does not blame the other.
-// Every byte counts, because bytes of streams may delay the far end's heartbeats.
+// watch sends heartbeats, and fails the connection if the far end is silent or does not read. It
+// counts intervals instead of time, so that an end that was stopped itself does not blame the other
+// end. Every received byte counts as a sign of life, because bytes of streams may delay the far
+// end's heartbeats.
 //
 // A host counts no intervals while the launcher is stopped. A stopped launcher does not read
-// either. After some hours the host's heartbeats fill all buffers of the connection, and the host
-// cannot send.
+// either, so after some hours the host's heartbeats fill all buffers of the connection. The host
+// must not fail the connection for that.
 func (l *core[Send]) watch(beat *Send) {
 	ticker := time.NewTicker(beatInterval)
 	defer ticker.Stop()
@@ -225,7 +226,7 @@ func (l *core[Send]) watch(beat *Send) {
 	}
 }
 
-// beat sends a heartbeat, unless a message waits that serves as one.
+// beat sends a heartbeat, unless the queue holds a message, which serves as one.
 func (l *core[Send]) beat(m *Send) {
 	l.mu.Lock()
 	empty := len(l.queue) == 0
@@ -235,8 +236,8 @@ func (l *core[Send]) beat(m *Send) {
 	}
 }
 
-// reason returns why the connection has ended: the reason of fail, or else what the starter knows,
-// or else what gRPC or the greeting say. It is called after fail.
+// reason returns why the connection has ended. The reason of fail comes first, then what the
+// starter knows, then what gRPC or the greeting say. It is called after fail.
 func (l *core[Send]) reason(err error) error {
 	if cause := context.Cause(l.ctx); cause != nil && cause != errDone {
 		err = cause
@@ -258,6 +259,6 @@ var (
 	errBroken = fmt.Errorf("the connection has ended: %w", io.ErrUnexpectedEOF)
 )
 
-// An explainer is a connection that knows more about its end than its Read and Write return. Explain
-// is called after Close. It returns err if it does not know more.
+// An explainer is a connection that knows why it has ended, beyond what Read and Write return.
+// Explain is called after Close. It returns err if it knows nothing more precise.
 type explainer interface{ Explain(err error) error }

@@ -16,9 +16,9 @@
 //	Tunnel   one per further host: a tunnelSpec, by which this host starts that host, and then raw
 //	         bytes of its connection
 //
-// Messages of Control are JSON. There is no generated code, because both ends are of the same
-// version: nothing is ever decoded by an older or a newer program. Bytes that need not be UTF-8,
-// such as arguments and environments, are base64 in JSON.
+// Messages of Control are JSON. They need no generated code and no rules for compatibility, because
+// both ends have the same version. Data that may not be UTF-8, such as arguments and environments,
+// is base64 in JSON.
 //
 // # Who waits for what, and what ends it
 //
@@ -35,12 +35,12 @@
 //	its standard error         the end of the output; closeLimit
 //	the end of a Tunnel        the report of the host that started it; explainLimit; its Link's end
 //
-// So a host that falls silent is lost within silenceLimit and one more interval, and explainLimit, at
-// any depth of the tree.
+// So a host that falls silent is detected within silenceLimit, one more interval and explainLimit,
+// at any depth of the tree.
 //
-// While the user has stopped the launcher, a host counts no intervals; see Link.Pause. If the network
-// is cut meanwhile, a host waits until its sshd, or the agent, notices the cut. An agent takes 20 s.
-// sshd notices it when TCP gives up sending heartbeats, by default after a quarter of an hour on
+// While the user has stopped the launcher, a host counts no intervals; see Link.Pause. If the
+// network is cut meanwhile, only the host's sshd, or its agent, can notice that. An agent needs 20
+// s. sshd notices it when TCP gives up retransmitting, by default after a quarter of an hour on
 // Linux.
 //
 // # What bounds memory

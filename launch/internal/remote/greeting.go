@@ -17,12 +17,13 @@ const maxGreeting = 512
 // greetingMark begins every greeting of every version.
 const greetingMark = "tuttirun-remote"
 
-// A greeting is the first line that each end writes: the mark, the version, and the name by which
-// the end's host knows itself, separated by spaces. The version contains no space.
+// A greeting is the first line that each end writes: the mark, the version, and the name that the
+// end's host has for itself, separated by spaces. The version contains no space.
 type greeting struct{ version, host string }
 
-// ownVersion returns the version of this program. Two programs work together only if it is the same.
-// It contains the system, because numbers of signals differ between systems.
+// ownVersion returns the version of this program. Two programs work together only if their versions
+// are equal. The version contains the operating system, because the numbers of signals differ
+// between systems.
 func ownVersion() string {
 	return version.Version + "/" + version.Commit() + "/" + runtime.GOOS
 }

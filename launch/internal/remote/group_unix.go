@@ -19,8 +19,9 @@ func killGroup(p *os.Process) {
 	}
 }
 
-// Stdio returns this process's standard input and output as a connection, for Serve. Its Close ends
-// a Read. An error of Write is returned, and kills no process by SIGPIPE.
+// Stdio returns this process's standard input and output as a connection, for Serve. Its Close
+// unblocks a Read. A Write to a closed pipe returns an error, and does not kill the process by
+// SIGPIPE.
 func Stdio() (io.ReadWriteCloser, error) {
 	var files [2]*os.File
 	for i, name := range []string{"standard input", "standard output"} {

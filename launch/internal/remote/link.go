@@ -21,7 +21,7 @@ import (
 // A Link is the launcher's end of a connection to a host. Its methods may be called concurrently.
 type Link struct {
 	*core[Command]
-	name    string // by which the user names the host
+	name    string // the user's name for the host
 	cc      *rpc.ClientConn
 	control rpc.ClientStream
 	events  chan *Event
@@ -35,8 +35,9 @@ type Link struct {
 	err     error
 }
 
-// Connect speaks to a tuttirun remote over rwc, on the host that the user calls name. It compares the
-// versions. ctx bounds only Connect. If Connect fails, it has closed rwc. Its error names the host.
+// Connect connects to the tuttirun remote at the far end of rwc, and compares the versions. The
+// parameter name is the user's name for the host. ctx bounds only Connect. If Connect fails, it
+// closes rwc and returns an error that names the host.
 func Connect(ctx context.Context, name string, rwc io.ReadWriteCloser) (*Link, error) {
 	return connect(ctx, name, rwc, ownVersion())
 }
@@ -70,7 +71,7 @@ func connect(ctx context.Context, name string, rwc io.ReadWriteCloser, version s
 	return l, nil
 }
 
-// A connected is a connection that wants to know when tuttirun has answered.
+// A connected is a connection that must be told when tuttirun has answered.
 type connected interface{ Connected() }
 
 var errUnanswered = errors.New("the connection has ended before tuttirun answered")
@@ -107,8 +108,8 @@ func (l *Link) newStream(ctx context.Context, m method) (rpc.ClientStream, error
 	return l.cc.NewStream(ctx, &desc, m.path())
 }
 
-// receive delivers events until the connection ends, and then closes it. After Close it records no
-// error, because the user has asked for the end.
+// receive delivers events until the connection ends, and then closes it. It records no error after
+// Close, because then the user has asked for the end.
 func (l *Link) receive() {
 	err := l.deliver()
 	if err == io.EOF {
@@ -118,7 +119,7 @@ func (l *Link) receive() {
 	}
 	l.fail(err)
 	l.cc.Close()
-	// reason waits for the end of a starter's process, also after Close.
+	// reason waits for the end of the starter's process, even after Close.
 	if err := l.reason(err); !l.closing.Load() {
 		l.err = l.named(err)
 	}
@@ -126,8 +127,8 @@ func (l *Link) receive() {
 	close(l.events)
 }
 
-// isBroken reports whether gRPC has closed the connection. If it has, errBroken is a better reason
-// than gRPC's.
+// isBroken reports whether gRPC has closed the connection. If so, errBroken explains the end better
+// than gRPC's error.
 func (l *Link) isBroken() bool {
 	select {
 	case <-l.conn.closed:
@@ -164,8 +165,8 @@ func (l *Link) deliver() error {
 	}
 }
 
-// knows returns false if an event concerns a process that the host was not asked to start. So the
-// launcher can rely on the numbers of processes in events.
+// knows returns false if an event concerns a process that the host was not asked to start. After
+// this check, the launcher can trust the process numbers in events.
 func (l *Link) knows(e *Event) bool {
 	n, ok := e.process()
 	if !ok {
@@ -180,8 +181,8 @@ func (l *Link) named(err error) error { return fmt.Errorf("%s: %w", l.name, err)
 // Name returns the name by which the user calls the host.
 func (l *Link) Name() string { return l.name }
 
-// Send sends a command after those before it. It does not wait: a host that does not read ends the
-// Link. After the end of the Link it returns an error.
+// Send sends a command, after all earlier ones. It does not block: a host that does not read fails
+// the Link. After the end of the Link, Send returns an error.
 func (l *Link) Send(c *Command) error {
 	if c.Start != nil {
 		l.started.Store(c.Start.Process, true)
@@ -203,14 +204,14 @@ func (l *Link) Err() error {
 	}
 }
 
-// HasEnded reports whether the connection has ended. If so, it returns true before the Read of an open
-// stream returns io.EOF.
+// HasEnded reports whether the connection has ended. When the Read of an open stream returns io.EOF
+// because the connection has ended, HasEnded already returns true.
 func (l *Link) HasEnded() bool { return l.ctx.Err() != nil || l.isBroken() }
 
-// Pause tells the host not to mind that this process is silent, because it is about to stop itself.
-// It waits for the host's answer, at most as long as the host would wait for this process: the
-// command, or the answer, may be on the way for seconds. Another goroutine must receive the events that
-// come before the answer. After Resume the host minds silence again.
+// Pause tells the host to tolerate silence, because this process is about to stop itself. The
+// command and the answer may take seconds, so Pause waits for the answer as long as the host
+// tolerates silence at all. Meanwhile another goroutine must receive the events that come before
+// the answer. Resume ends the tolerance.
 func (l *Link) Pause() {
 	select {
 	case <-l.acks: // the late answer to an earlier Pause
@@ -226,12 +227,13 @@ func (l *Link) Pause() {
 	}
 }
 
-// Resume tells the host that this process runs again after a Pause.
+// Resume tells the host that this process runs again after a Pause, and that silence is a failure
+// again.
 func (l *Link) Resume() { l.Send(&Command{Pause: new(Pause)}) }
 
 // Stream opens a stream of a process. The host may see it before or after a command that was sent
-// earlier. If the Link has ended, the Conn is closed. Close delivers what was written before; then
-// Read returns io.EOF at the far end, and Write fails there.
+// earlier. If the Link has ended, the Conn is closed. Close delivers what was written before. After
+// that, at the far end Read returns io.EOF, and Write fails.
 func (l *Link) Stream(process int, id StreamID) net.Conn {
 	ctx, cancel := context.WithCancel(l.ctx)
 	user, inner, detach := pipe(ctx)
@@ -244,8 +246,9 @@ func (l *Link) Stream(process int, id StreamID) net.Conn {
 	return user
 }
 
-// Tunnel asks this Link's host to start tuttirun on a further host, for Connect. The lines of
-// standard error that ssh prints there arrive as Notes of this Link. The tunnel ends with the Link.
+// Tunnel asks this Link's host to start tuttirun on a further host. The result is a connection for
+// Connect. Lines that ssh prints there to standard error arrive as Notes of this Link. The tunnel
+// ends with the Link.
 func (l *Link) Tunnel(by *SSH, host, verb string) (io.ReadWriteCloser, error) {
 	spec, err := json.Marshal(tunnelSpec{by, host, verb})
 	if err != nil {
@@ -274,19 +277,19 @@ type tunnel struct {
 	via    *Link
 	cancel context.CancelFunc // ends the stream
 	ended  chan struct{}      // closed after err is set
-	err    error              // gRPC's
+	err    error              // the error of gRPC
 }
 
-// Explain waits for the end of the stream, which Close has begun. The host that has started the
-// connection knows how its ssh has ended, and reports it after 2*closeLimit at the latest: see
-// process.Close. If it does not, Explain ends the stream after explainLimit.
+// Explain waits for the end of the stream, which Close has initiated. The host that has started the
+// connection knows how its ssh has ended, and reports that after 2*closeLimit at the latest; see
+// process.Close. If no report comes, Explain ends the stream after explainLimit.
 func (t *tunnel) Explain(err error) error {
 	late := time.AfterFunc(explainLimit, t.cancel)
 	defer late.Stop()
 	<-t.ended
 	s := status.Convert(t.err)
 	if s.Code() == codes.Unavailable {
-		await(t.via.ctx.Done()) // gRPC has seen the end of that connection, and its Link is about to
+		await(t.via.ctx.Done()) // gRPC has seen the end of the parent's connection, and the parent's Link is about to see it
 	}
 	switch {
 	case t.via.ctx.Err() != nil:
@@ -301,8 +304,8 @@ func (t *tunnel) throughEnded() error {
 	return &ThroughError{t.via.name, "the connection through " + t.via.name + " has ended"}
 }
 
-// A ThroughError says that a host of the tree is not connected because its parent, through which
-// its connection runs, is not connected. The host itself may be well.
+// A ThroughError says that a host is not connected because its parent in the tree, through which it
+// would be reached, is not connected. The host itself may be fine.
 type ThroughError struct {
 	Host string // the parent, as the user calls it
 	text string
@@ -311,8 +314,8 @@ type ThroughError struct {
 // Error implements error.
 func (e *ThroughError) Error() string { return e.text }
 
-// copyBoth copies both ways, and calls the function ended with the stream's error. The parameter
-// first is a message to send before the bytes; nil means none.
+// copyBoth copies in both directions, and calls ended with the stream's error. If first is not nil,
+// it is sent before the bytes.
 func (l *Link) copyBoth(s rpc.ClientStream, first *chunk, inner net.Conn, ended func(error)) {
 	go func() {
 		if first == nil || s.SendMsg(first) == nil {
@@ -323,9 +326,9 @@ func (l *Link) copyBoth(s rpc.ClientStream, first *chunk, inner net.Conn, ended 
 	go func() { ended(copyIn(s, inner)) }()
 }
 
-// Close ends the connection. The host gets the commands that were sent before, and then ends. Close
-// waits at most closeLimit for the end of tuttirun remote, and then at most explainLimit for the
-// end of the host's starter. Streams end with the Link.
+// Close ends the connection. The host receives the commands that were sent before, and then ends.
+// Close waits at most closeLimit for the end of tuttirun remote, and then at most explainLimit for
+// the end of the host's starter. All streams end with the Link.
 func (l *Link) Close() error {
 	l.onClose.Do(func() {
 		l.closing.Store(true)

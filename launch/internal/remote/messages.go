@@ -20,17 +20,18 @@ type Command struct {
 
 // Prepare is the first command. The host answers with Prepared.
 type Prepare struct {
-	Job   string // name by which this connection's processes are found; "" starts none
+	Job   string // the name by which this connection's processes are found; "" if the connection starts none
 	Size  int    // the number of processes that begin
-	Root  bool   // rank 0 runs here: bind its listener
+	Root  bool   // rank 0 runs here, so this host binds its listener
 	Alone bool   // all ranks run here, so the listener is on loopback
 	Ports string // the port or the range of ports of the listener, as in TUTTI_LISTEN; "" means any
 
-	Programs []Preload `json:",omitempty"` // the stream Programs of process 0 has their bytes
-	TmpDir   Text      `json:",omitempty"` // where to store them; "" means what the host chooses
+	Programs []Preload `json:",omitempty"` // the programs that follow on the stream Programs of process 0
+	TmpDir   Text      `json:",omitempty"` // where to store the programs; "" lets the host choose
 }
 
-// A Preload is a program that the launcher sends. The host answers Prepare when it has stored all.
+// A Preload is a program that the launcher sends. The host answers Prepare when it has stored all
+// programs.
 type Preload struct {
 	Name Text // the name of its file, without directories
 	Size int64
@@ -45,10 +46,10 @@ type Start struct {
 	Env         Strings    // Args[0] is found by its PATH
 	Credentials []byte     // what the rank reads once from its inherited file; nil means no file
 	CPUs        []int      // the processors to which the process is bound; nil means all
-	Streams     []StreamID // which streams exist; a standard stream that is missing is the null device
+	Streams     []StreamID // the streams that exist; a standard stream that is not listed is the null device
 	Merge       bool       // standard error is the same stream as standard output
 	Listener    bool       // the process inherits the root listener
-	Program     int        // 1 + its index in Prepare.Programs; 0 means that Args[0] is found
+	Program     int        // 1 + its index in Prepare.Programs; 0 means that the host looks up Args[0]
 }
 
 // Signal sends a signal to the process group of one process, or to all processes of the job.
@@ -64,8 +65,8 @@ type Exited struct{ Process, PID int }
 // Grow makes room in the record of ended processes.
 type Grow struct{ Size int }
 
-// Pause says whether the launcher is about to stop itself. A stopped launcher is silent; see
-// Link.Pause. The host answers with Paused if it is.
+// Pause says that the launcher is about to stop itself (Stopped), or that it runs again. A stopped
+// launcher is silent; see Link.Pause. The host answers with Paused if Stopped is set.
 type Pause struct{ Stopped bool }
 
 // An Event is a message from a host to the launcher. Exactly one field is set; an Event without a
@@ -101,8 +102,8 @@ func (e *Event) process() (int, bool) {
 	return 0, false
 }
 
-// clean makes the texts of an event printable, because they reach the user's terminal. They may be
-// from another user of the host, such as the name of a process.
+// clean makes the texts of an event printable, because they reach the user's terminal, and another
+// user of the host may have chosen them. The name of a process is an example.
 func (e *Event) clean() {
 	switch {
 	case e.Prepared != nil:
@@ -148,30 +149,31 @@ type Init struct{ Process int }
 type Ended struct {
 	Process int
 	Status  uint32 // a syscall.WaitStatus
-	Joined  bool   // the process had joined as its rank, so the rank is dead
+	Joined  bool   // the process that ended had joined as its rank, so the rank is dead
 }
 
 // GroupGone reports that a process has ended without Init, and its process group is empty.
 type GroupGone struct{ Process int }
 
-// Leftover names the processes of the job that are left on the host, when all that were started have
-// ended.
+// Leftover names the processes of the job that are left on the host after all started processes
+// have ended.
 type Leftover struct{ Names Strings }
 
-// Empty reports that no process of the job was left on the host after that number of Start commands.
+// Empty reports that no process of the job was left on the host when it had handled the given
+// number of Start commands.
 type Empty struct{ Starts int }
 
 // Note is a line for the user.
 type Note struct{ Text string }
 
-// Paused answers Pause: the host does not mind silence any more.
+// Paused answers Pause: the host now tolerates silence.
 type Paused struct{}
 
 // StreamID names a stream of a rank.
 type StreamID int
 
-// The streams of a rank. PMI and Store are connections of the rank to the launcher. Programs is the
-// host's: it has the programs of Prepare, one after the other.
+// The streams of a rank. PMI and Store are connections of the rank to the launcher. Programs
+// belongs to the host, not to a rank. It carries the programs of Prepare, one after the other.
 const (
 	Stdin StreamID = iota
 	Stdout

@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	maxLines = 32      // of standard error, kept until tuttirun has answered
+	maxLines = 32      // how many lines of standard error are kept until tuttirun has answered
 	maxLine  = 1 << 10 // bytes; the rest of a longer line is dropped
 )
 
-// A process is a child of this process, such as ssh, as a connection to its standard input and
-// output. It has a process group of its own, so that Ctrl-C in the terminal does not reach it.
+// A process is a child of this process, such as ssh. Its standard input and output are used as a
+// connection. It has its own process group, so that Ctrl-C in the terminal does not reach it.
 type process struct {
 	program, agent, host string // for Explain
 
@@ -35,15 +35,15 @@ type process struct {
 	logged  chan struct{} // closed when its standard error has ended
 
 	mu        sync.Mutex
-	connected bool     // lines go to log
+	connected bool     // lines go to log from now on
 	lines     []string // the last lines before Connected
 
 	logging sync.Mutex // held while log gets lines, so that they stay in order; locked before mu
 	log     func(line string)
 }
 
-// startProcess starts a command. The function log gets the lines of its standard error, after
-// Connected.
+// startProcess starts a command. After Connected, the function log gets the lines of the command's
+// standard error.
 func startProcess(argv []string, log func(line string)) (*process, error) {
 	p := &process{cmd: exec.Command(argv[0], argv[1:]...), log: log, exited: make(chan struct{}), logged: make(chan struct{})}
 	var theirs []*os.File
@@ -65,8 +65,8 @@ func startProcess(argv []string, log func(line string)) (*process, error) {
 		*ours[i], theirs = r, append(theirs, w)
 	}
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = theirs[0], theirs[1], theirs[2]
-	// The variable may be left from a login to this host. tuttirun remote must only see the value
-	// that its own sshd sets, and agents other than ssh would pass on the old value.
+	// The variable may be left from a login to this host. On the other host, tuttirun remote must see
+	// only the value that its own sshd sets. Commands other than ssh would pass on the old value.
 	p.cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "SSH_CONNECTION=") })
 	p.cmd.SysProcAttr = ownGroup()
 	if err := p.cmd.Start(); err != nil {
@@ -92,8 +92,8 @@ func (p *process) closeFiles() {
 func (p *process) Read(b []byte) (int, error)  { return p.stdout.Read(b) }
 func (p *process) Write(b []byte) (int, error) { return p.stdin.Write(b) }
 
-// Close closes the process's input, and the process then ends. If it has not ended after
-// closeLimit, it is killed. Close does not wait; Explain does.
+// Close closes the process's input, at which the process ends. A process that has not ended after
+// closeLimit is killed. Close does not wait for the end; Explain does.
 func (p *process) Close() error {
 	p.onClose.Do(func() {
 		p.stdin.Close()
@@ -102,7 +102,7 @@ func (p *process) Close() error {
 			await(p.exited)
 			killGroup(p.cmd.Process)
 			<-p.exited
-			// Another process may still have standard error, such as a master of ssh.
+			// Another process may still have standard error open, such as ssh's connection master.
 			await(p.logged)
 			p.stderr.Close()
 		}()
@@ -121,7 +121,7 @@ func await(done <-chan struct{}) {
 }
 
 // Connected makes log get the lines of standard error, beginning with those that were kept. It does
-// not wait for log, which may write to a terminal that the user has stopped.
+// not wait for log, which may block on a terminal that the user has stopped.
 func (p *process) Connected() {
 	if p.isConnected() {
 		return
@@ -196,8 +196,8 @@ func printable(line string) string {
 	}, line)
 }
 
-// Explain waits for the end of the process, which Close has begun, and says why the connection has
-// ended.
+// Explain waits for the end of the process, which Close has initiated, and says why the connection
+// has ended.
 func (p *process) Explain(err error) error {
 	<-p.exited
 	await(p.logged)

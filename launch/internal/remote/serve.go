@@ -19,32 +19,33 @@ import (
 
 // A CommandHandler carries out the commands of a launcher.
 type CommandHandler interface {
-	// Command carries out a command. It is called for one command after the other. It must not
-	// wait for the launcher, because Serve waits for it, and must return after Sender.Done.
+	// Command carries out a command. It is called for one command after the other. Serve waits for
+	// it, so it must not wait for the launcher, and must return after Sender.Done.
 	Command(*Command)
-	// Stream gets a stream of a process, which may come before the process's Start or after it. The
+	// Stream gets a stream of a process. It may be called before or after the process's Start. The
 	// CommandHandler owns the Conn. Stream must not block.
 	Stream(process int, id StreamID, c net.Conn)
-	// Tunnels reports whether this host may run what a Tunnel names in place of ssh.
+	// Tunnels reports whether this host may run the command that a Tunnel names instead of ssh.
 	Tunnels() bool
 }
 
 // A Sender sends events to the launcher.
 type Sender struct{ core *core[Event] }
 
-// Send sends an event after those before it. It does not wait. After the end of the connection it
-// returns an error.
+// Send sends an event, after all earlier ones. It does not block. After the end of the connection
+// it returns an error.
 func (s *Sender) Send(e *Event) error { return s.core.send(e) }
 
 // Done returns a channel that is closed when the connection has ended. The CommandHandler then ends
-// the processes of the job. It does not wait for Serve, which waits for hosts that this host has
-// started.
+// the processes of the job. It must not wait for Serve to return first, because Serve waits for the
+// hosts that this host has started.
 func (s *Sender) Done() <-chan struct{} { return s.core.ctx.Done() }
 
 // Serve is the host's end of a connection, over the standard input and output of tuttirun remote.
-// It calls newHandler when the launcher has opened Control. It returns when the launcher has closed
-// the Link (nil), or when the connection has ended for another reason, or is silent. All Conns are
-// closed by then, and so is Sender.Done. Serve closes rwc, whose Close must end a Read.
+// It calls newHandler when the launcher has opened Control. It returns nil when the launcher has
+// closed the Link. It returns an error when the connection has ended for another reason, or is
+// silent. By then all Conns and the channel of Sender.Done are closed. Serve closes rwc, whose
+// Close must unblock a Read.
 func Serve(rwc io.ReadWriteCloser, newHandler func(*Sender) CommandHandler) error {
 	return serve(rwc, newHandler, ownVersion())
 }
@@ -72,7 +73,8 @@ func serve(rwc io.ReadWriteCloser, newHandler func(*Sender) CommandHandler, vers
 	case <-s.conn.closed:
 		s.state.CompareAndSwap(waiting, refused)
 	}
-	// gRPC sends the trailers of Control meanwhile, and the launcher then closes the connection.
+	// gRPC needs a moment to send the trailers of Control. The launcher closes the connection when it
+	// has them.
 	if s.clean.Load() {
 		await(s.conn.closed)
 	}
@@ -99,7 +101,7 @@ type server struct {
 const (
 	waiting = iota
 	opened
-	refused // the connection has ended before
+	refused // the connection has ended before Control was opened
 )
 
 // greet writes this end's greeting and reads the launcher's.
@@ -142,7 +144,7 @@ func (s *server) control(_ any, stream rpc.ServerStream) error {
 	return nil
 }
 
-// commands calls the CommandHandler until the launcher closes Control, which is io.EOF.
+// commands calls the CommandHandler until the launcher closes Control. It then returns io.EOF.
 func (s *server) commands(stream rpc.ServerStream, h CommandHandler) error {
 	for {
 		c := new(Command)
@@ -177,13 +179,13 @@ func (s *server) stream(_ any, stream rpc.ServerStream) error {
 	return nil
 }
 
-// copyBoth copies both ways until this end closes the Conn, or the launcher does.
+// copyBoth copies in both directions until this end or the launcher closes the Conn.
 func (s *server) copyBoth(stream rpc.ServerStream, inner net.Conn) {
 	s.work.Go(func() { copyIn(stream, inner) })
 	copyOut(stream, inner)
 }
 
-// A tunnelSpec is the first message of a Tunnel, as JSON: which host the tunnel leads to.
+// A tunnelSpec is the first message of a Tunnel, as JSON. It says which host to start, and how.
 type tunnelSpec struct {
 	By         *SSH
 	Host, Verb string
@@ -218,10 +220,10 @@ func (s *server) tunnel(_ any, stream rpc.ServerStream) error {
 	return status.Error(codes.Aborted, p.Explain(ended).Error())
 }
 
-// A tunnelInput is the standard input of a tunnel's process. The launcher answers only to
-// tuttirun's greeting, so its first bytes show that the process is connected. The launcher closes
-// both directions of the tunnel together. So Close ends the whole process, and kills an ssh that
-// waits for a host that is gone.
+// A tunnelInput is the standard input of a tunnel's process. The launcher writes only after it has
+// read tuttirun's greeting, so its first bytes show that the process is connected. The launcher
+// closes both directions of the tunnel together. So Close ends the whole process, and kills an ssh
+// that waits for a host that is gone.
 type tunnelInput struct{ *process }
 
 func (t tunnelInput) Write(b []byte) (int, error) {

@@ -18,8 +18,9 @@ type Starter interface {
 	Start(ctx context.Context, host, verb string) (io.ReadWriteCloser, error)
 }
 
-// An SSH is a Starter that runs ssh, or another command with its form. It adds no option that would
-// weaken the check of host keys: keys, ports and known hosts are those of the user's ssh.
+// An SSH is a Starter that runs ssh, or another command with ssh's arguments. It adds no option
+// that would weaken the check of host keys. Keys, ports and known hosts come from the user's ssh
+// configuration.
 type SSH struct {
 	Agent    []string // the command that replaces ssh, with its own options; nil means ssh
 	Args     []string // further arguments before the host's name
@@ -57,14 +58,15 @@ func (s *SSH) start(host, verb string) (*process, error) {
 	return p, nil
 }
 
-// command returns the command line. It contains nothing of the job.
+// command returns the command line. It contains no data of the job, because other users can read
+// command lines.
 func (s *SSH) command(host, verb string) []string {
 	argv := slices.Clone(s.Agent)
 	if len(argv) == 0 {
 		argv = []string{"ssh"}
 	}
 	if filepath.Base(argv[0]) == "ssh" {
-		// No X11, no terminal, and no question that nobody would answer.
+		// No X11, no terminal, and no question, because nobody would answer it.
 		argv = append(argv, "-x", "-T", "-o", "BatchMode=yes")
 	}
 	if s.Port != 0 {
@@ -88,8 +90,8 @@ func quote(path string) string {
 	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 }
 
-// complaints maps texts that ssh prints before it gives up to their meanings. The texts are in
-// lower case, and the first one that is found counts. HOST stands for the host's name.
+// complaints maps texts that ssh prints before it gives up to explanations for the user. The texts
+// are in lower case. The first one that is found counts. HOST stands for the host's name.
 var complaints = []struct{ text, meaning string }{
 	{"could not resolve hostname", "unknown host: check its name, and what the resolver and ssh's configuration say"},
 	{"host identification has changed", "its host key has changed: find out why, and then remove the old key by ssh-keygen -R HOST"},
@@ -101,8 +103,8 @@ var complaints = []struct{ text, meaning string }{
 	{"connection timed out", "it does not answer ssh: is it up, and does a firewall let ssh through?"},
 }
 
-// explainSSH returns why ssh has ended before tuttirun answered. code is its exit code, or -1, and
-// lines are the last lines that it has printed.
+// explainSSH returns why ssh has ended before tuttirun answered. The parameter code is ssh's exit
+// code, or -1 if it has none, and lines are the last lines that ssh has printed.
 func (p *process) explainSSH(err error, code int, lines []string) error {
 	for _, c := range complaints {
 		for _, line := range lines {

@@ -15,8 +15,9 @@ type chunkStream interface {
 // streamChunk is the maximum number of bytes of one message of raw bytes.
 const streamChunk = 32 << 10
 
-// pipe returns a net.Conn whose far end copy serves. A Close delivers what was written before.
-// Then the far end's Read returns io.EOF, and its Write fails. The end of ctx closes the Conn.
+// pipe returns a net.Conn for a user, and its inner end, which copyOut and copyIn serve. A Close
+// delivers what was written before. After that, at the far end Read returns io.EOF, and Write
+// fails. The end of ctx closes the Conn.
 func pipe(ctx context.Context) (user, inner net.Conn, detach func() bool) {
 	user, inner = net.Pipe()
 	return user, inner, context.AfterFunc(ctx, func() { inner.Close() })
@@ -36,8 +37,8 @@ func copyOut(s chunkStream, inner io.Reader) {
 	}
 }
 
-// copyIn delivers what arrives, until the stream ends, and returns the stream's error. When the user
-// has closed the Conn, it discards what arrives, so that the far end is not held up.
+// copyIn delivers received bytes until the stream ends, and returns the stream's error. After the
+// user has closed the Conn, it discards received bytes, so that the far end does not block.
 func copyIn(s chunkStream, inner io.WriteCloser) error {
 	defer inner.Close()
 	for {

@@ -6,15 +6,16 @@ import (
 	"io"
 )
 
-// DefaultFanOut is how many hosts one process starts, if the user does not say.
+// DefaultFanOut is how many hosts one process starts by default.
 const DefaultFanOut = 32
 
 // ConnectAll connects to all hosts at the same time. It calls report once for each host, with the
-// index of the host, from several goroutines, and returns after the last call. If by is an *SSH,
-// the hosts form a tree: the launcher starts fanOut of them, and each host starts fanOut further
-// ones. Other Starters start each host from here.
+// host's index, from several goroutines, and returns after the last call. If by is an *SSH, the
+// hosts form a tree: the launcher starts fanOut of them, and each host starts up to fanOut further
+// ones. With another Starter, the launcher starts all hosts itself.
 //
-// A host whose parent in the tree is not connected gets a ThroughError, and is not tried.
+// If the parent of a host is not connected, the host is not started, and report gets a
+// ThroughError.
 func ConnectAll(ctx context.Context, by Starter, fanOut int, hosts []string, report func(i int, l *Link, err error)) {
 	ssh, _ := by.(*SSH)
 	if ssh == nil || fanOut <= 0 {
