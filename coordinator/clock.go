@@ -22,8 +22,10 @@ const (
 	pingLimit = time.Second
 )
 
-// A clockSample compares the clocks of this rank and rank 0. At the time at of this rank's clock,
-// rank 0's clock shows at + offset, with an error of at most maxError. The value of maxError is
+// A clockSample compares the clocks of this rank and rank 0. This rank's clock counts from the
+// coordinator's start, and rank 0's answers count from 1970, so that all parts of a timeline count
+// alike. At the time at of this rank's clock, rank 0's clock shows at + offset, with an error of at
+// most maxError. The value of maxError is
 // half a round trip (Cristian, "Probabilistic clock synchronization", 1989).
 type clockSample struct{ at, offset, maxError int64 }
 
@@ -69,7 +71,7 @@ func (co *Coordinator) answerPings(from int) {
 		if err != nil {
 			return
 		}
-		body := binary.LittleEndian.AppendUint64(nil, uint64(co.now()))
+		body := binary.LittleEndian.AppendUint64(nil, uint64(co.started.UnixNano()+int64(co.now())))
 		t := comm.Tensor{DType: tensor.Uint8, Shape: []int{len(body)}, Data: body}
 		if co.control.SendNamed(clockStep, from, pongName, t, nil) == nil {
 			co.answerPings(from)
@@ -83,7 +85,7 @@ func (co *Coordinator) answerPings(from int) {
 // so far, if there are any. It then never pings again, because a late answer would be mistaken for
 // the answer to the next ping.
 func (co *Coordinator) sampleClock(ctx context.Context, r *recorder) {
-	m := clockSample{at: int64(co.now())}
+	m := clockSample{at: int64(co.now()), offset: co.started.UnixNano()}
 	if co.rank != 0 {
 		co.clockMu.Lock()
 		defer co.clockMu.Unlock()

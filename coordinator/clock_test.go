@@ -43,13 +43,11 @@ func TestAClockBetweenTwoMarksDriftsEvenlyAndNeverGoesBack(t *testing.T) {
 func TestTheOffsetOfAClockIsWithinHalfARoundTrip(t *testing.T) {
 	leak.Check(t)
 	for _, wire := range []string{"memory", "tcp"} {
-		began := make([]time.Time, 4)
 		err := comm.Local(4, func(ctx context.Context, c *comm.Comm) error {
 			co, err := Start(ctx, c)
 			if err != nil {
 				return err
 			}
-			began[c.Rank()] = co.started
 			if err := c.Barrier(ctx); err != nil {
 				return err
 			}
@@ -58,7 +56,7 @@ func TestTheOffsetOfAClockIsWithinHalfARoundTrip(t *testing.T) {
 			if len(r.samples) != 1 {
 				return errors.New("rank 0 did not answer")
 			}
-			m, want := r.samples[0], int64(co.started.Sub(began[0]))
+			m, want := r.samples[0], co.started.UnixNano()
 			if far := m.offset - want; far < -m.maxError-1 || far > m.maxError+1 {
 				return fmt.Errorf("rank %d: offset %d, within %d, and it is %d", c.Rank(), m.offset, m.maxError, want)
 			}
@@ -67,15 +65,5 @@ func TestTheOffsetOfAClockIsWithinHalfARoundTrip(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	}
-}
-
-func TestARecorderKeepsTheLastAndCountsTheOthers(t *testing.T) {
-	var r recorder
-	for i := range maxRecorded + 5 {
-		r.add(tensorTimes{bytes: i})
-	}
-	if len(r.times) != maxRecorded || r.dropped != 5 || r.times[r.next].bytes != 5 {
-		t.Errorf("it has %d, dropped %d, and the oldest is %d; want %d, 5 and 5", len(r.times), r.dropped, r.times[r.next].bytes, maxRecorded)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/tutti-go/tutti/coordinator/negotiate"
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/callsite"
+	"github.com/tutti-go/tutti/internal/timeline"
 )
 
 // A Coordinator is one rank's part of the negotiation. It also executes the operations that are
@@ -162,7 +163,7 @@ func Start(ctx context.Context, c *comm.Comm, opts ...Option) (*Coordinator, err
 	co.startNegotiation()
 	go co.exec.loop()
 	go co.loop()
-	if file := timelineFile(); file != "" {
+	if file := timeline.FromEnvironment(); file != "" {
 		if err := co.StartTimeline(ctx, file); err != nil {
 			co.log.warn("tutti: coordinator: the timeline is not written: " + err.Error())
 		}

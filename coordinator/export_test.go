@@ -10,11 +10,10 @@ func Record(co *Coordinator) { co.rec.Store(new(recorder)) }
 // For each it returns the process set, the name, the part, and the number of tensors in the Bucket.
 func Sequence(co *Coordinator) []Carried {
 	r := co.rec.Swap(nil)
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	times, _ := r.times.All()
 	var list []Carried
-	for i := range r.times {
-		l := &r.times[(r.next+i)%len(r.times)]
+	for i := range times {
+		l := &times[i]
 		list = append(list, Carried{l.tensor.Set, fmt.Sprintf("%s part %d of %d, of %d together", l.tensor.Call(), l.part, l.parts, l.fusedTensors)})
 	}
 	return list

@@ -12,10 +12,6 @@ import (
 	"github.com/tutti-go/tutti/internal/timeline"
 )
 
-// maxRecorded is the maximum number of tensors, or parts of large tensors, in a timeline. It bounds
-// the memory to about 8 MB.
-const maxRecorded = 1 << 16
-
 // A tensorTimes has the times at which the phases of a tensor, or of a part of it, began and ended.
 // They are in nanoseconds on this rank's clock. A time that was not recorded is 0.
 //
@@ -39,25 +35,10 @@ type tensorTimes struct {
 type recorder struct {
 	file string
 
-	mu      sync.Mutex    // guards the rest
-	times   []tensorTimes // a ring once it is full
-	next    int
-	dropped uint64
-	samples []clockSample // at the start and at the end
-}
+	times timeline.Ring[tensorTimes]
 
-// add stores the times of a tensor. When the recorder is full, the new times replace the oldest
-// times.
-func (r *recorder) add(l tensorTimes) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.times) < maxRecorded {
-		r.times = append(r.times, l)
-		return
-	}
-	r.times[r.next] = l
-	r.next = (r.next + 1) % maxRecorded
-	r.dropped++
+	mu      sync.Mutex    // guards samples
+	samples []clockSample // at the start and at the end
 }
 
 // StartTimeline makes this rank record how long each of its tensors was negotiated, queued, packed,
@@ -102,16 +83,6 @@ func (co *Coordinator) StopTimeline(ctx context.Context) error {
 	return co.writeTimeline(r)
 }
 
-// timelineFile returns the file name that the environment gives. Horovod's value DYNAMIC means that
-// the program will start a timeline.
-func timelineFile() string {
-	file := cmp.Or(os.Getenv("TUTTI_TIMELINE"), os.Getenv("HOROVOD_TIMELINE"))
-	if file == "DYNAMIC" {
-		return ""
-	}
-	return file
-}
-
 // endTimeline writes the timeline that is being recorded when the coordinator ends.
 func (co *Coordinator) endTimeline() {
 	r := co.rec.Swap(nil)
@@ -151,39 +122,29 @@ func (x *executor) record(b *negotiate.Bucket, items []item) {
 		if items[i].h != nil {
 			l.submitted = items[i].h.submittedAt
 		}
-		r.add(l)
+		r.times.Add(l)
 	}
 }
 
-// writeTimeline writes a part to a temporary file next to the part's file, and renames it when it
-// is complete. So a rank that is killed leaves an empty part, never a truncated one.
+// writeTimeline writes the part.
 func (co *Coordinator) writeTimeline(r *recorder) error {
-	f, err := timeline.CreateExclusive(r.file + ".new")
-	if err != nil {
-		return err
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if len(r.samples) == 0 { // rank 0 does not answer
+		r.samples = append(r.samples, clockSample{offset: co.started.UnixNano()})
+	}
 	clock := newClock(r.samples)
 	host, _ := os.Hostname() // without it the timeline has no name for the host
-	w := timeline.NewWriter(f, timeline.Info{
-		Rank: co.worldRank(co.rank), Host: host, Offset: clock.offset[0], Error: clock.maxError, Dropped: r.dropped,
+	times, dropped := r.times.All()
+	about := timeline.Info{
+		Rank: co.worldRank(co.rank), Host: host, Offset: clock.offset[0] - co.started.UnixNano(), Error: clock.maxError, Dropped: dropped,
+	}
+	return timeline.WritePart(r.file, about, timeline.FirstThread, func(w *timeline.Writer) {
+		ends := make(map[string]int64) // the end of the last span of each tensor
+		for i := range times {
+			times[i].write(w, clock, ends)
+		}
 	})
-	ends := make(map[string]int64) // the end of the last span of each tensor
-	for i := range r.times {
-		r.times[(r.next+i)%len(r.times)].write(w, clock, ends)
-	}
-	err = w.Close()
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), r.file)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
 }
 
 // write writes one span for the tensor and one for each of its phases, as drawn at type

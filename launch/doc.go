@@ -234,7 +234,7 @@
 // # Timelines
 //
 // With --timeline FILE each rank's coordinator writes FILE.rank0, FILE.rank1 and so on when it
-// ends. The launcher merges them into FILE when all ranks have ended. It names the ranks that have
+// ends. A rank with package ps, which works or serves, writes FILE.rank0.ps and so on. The launcher merges them into FILE when all ranks have ended. It names the ranks that have
 // written no file, for example because they were killed. The job fails if FILE cannot be written.
 // It also fails if a rank exited with 0 and left its file empty, for example on a full disk. Ranks on
 // other hosts write their files there, so FILE must be in a directory that all hosts share. If a file

@@ -983,7 +983,7 @@ func TestARestartNeedsAFirstStart(t *testing.T) {
 func TestTheTimelineOfSeveralHostsNeedsASharedDirectory(t *testing.T) {
 	for script, want := range map[string]string{
 		"exit 0": " lacks rank 1: no part is in its directory here, want a directory that all hosts share\n",
-		`[ $TUTTI_RANK != 1 ] || : >"$TUTTI_TIMELINE.rank1"; exit 3`: " is empty: no rank has started and closed a coordinator\n",
+		`[ $TUTTI_RANK != 1 ] || : >"$TUTTI_TIMELINE.rank1"; exit 3`: " is empty: no rank has started and closed a coordinator or a ps.Client\n",
 	} {
 		j := hostsJob{Hosts: []string{"localhost", hostB}, Args: sh(script)}.job()
 		var log bytes.Buffer

@@ -59,8 +59,8 @@ type Job struct {
 
 	ReportBootstrap bool // the ranks print how they have found the job
 
-	// Timeline is the file for the timeline of the ranks' coordinators, as Chrome's trace
-	// events; "" makes no timeline. Ranks that are killed are missing from it.
+	// Timeline is the file for the timeline of the ranks' coordinators and parameter servers, as
+	// Chrome's trace events; "" makes no timeline. Ranks that are killed are missing from it.
 	Timeline string
 
 	// Recovery lets the other ranks go on when a rank has failed, because they may shrink their

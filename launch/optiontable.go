@@ -64,7 +64,7 @@ func ownOptions() []option {
 				p.warn("INSECURE: connections between hosts are not encrypted (--insecure-plain): an attacker on the network path can read and change the data")
 				return nil
 			}},
-		{names: []string{"timeline", "timeline-filename"}, args: 1, operand: "FILE", help: "write what the ranks' coordinators did, for Perfetto",
+		{names: []string{"timeline", "timeline-filename"}, args: 1, operand: "FILE", help: "write what the ranks' coordinators and parameter servers did, for Perfetto",
 			set: func(p *parser, a []string) error { p.req.job.Timeline = a[0]; return nil }},
 		{names: []string{"merge-timeline"}, args: 1, operand: "FILE", help: "make one timeline of FILE.rank0, FILE.rank1, ... and run nothing",
 			set: func(p *parser, a []string) error { p.req.merge = a[0]; return nil }},

@@ -22,30 +22,51 @@ func prepareTimeline(file string, ranks int) (path string, err error) {
 	if err != nil {
 		return "", err
 	}
-	for r := range ranks {
-		os.Remove(timeline.PartName(path, r)) // a part that an earlier job left
-	}
+	removeParts(path, ranks) // those that an earlier job left
 	return path, f.Close()
+}
+
+// partNames returns the names of the parts that a rank may have.
+func partNames(file string, rank int) [2]string {
+	return [...]string{timeline.PartName(file, rank), timeline.PSPartName(file, rank)}
+}
+
+// removeParts removes the parts of all ranks.
+func removeParts(file string, ranks int) {
+	for r := range ranks {
+		for _, part := range partNames(file, r) {
+			os.Remove(part)
+		}
+	}
 }
 
 // timelineParts holds the parts next to a timeline's file, by rank.
 type timelineParts struct {
 	files  []string // the parts that were written
-	empty  []int    // the ranks whose part exists and is empty
+	empty  []int    // the ranks of which a part exists and is empty
 	absent []int    // the ranks without a part
 }
 
 // findParts looks for the parts of all ranks.
 func findParts(file string, ranks int) (p timelineParts) {
 	for r := range ranks {
-		part := timeline.PartName(file, r)
-		switch info, err := os.Stat(part); {
-		case err != nil:
+		written, created := 0, 0
+		for _, part := range partNames(file, r) {
+			info, err := os.Stat(part)
+			if err != nil {
+				continue
+			}
+			created++
+			if info.Size() > 0 {
+				written++
+				p.files = append(p.files, part)
+			}
+		}
+		switch {
+		case created == 0:
 			p.absent = append(p.absent, r)
-		case info.Size() == 0:
+		case written < created:
 			p.empty = append(p.empty, r)
-		default:
-			p.files = append(p.files, part)
 		}
 	}
 	return p
@@ -66,6 +87,9 @@ func (p *timelineParts) missing() []int {
 //	               written
 //	absent         note: no coordinator      the same note
 //
+// A rank may have two parts: one of its coordinator, and one of its parameter server or client. A rank
+// with one of them is not absent.
+//
 // If the rank ran on another host, the note for an absent part says that the part may be on that
 // host.
 func mergeTimeline(file string, ranks int, endedWell, elsewhere func(rank int) bool) (notes []string, err error) {
@@ -77,7 +101,7 @@ func mergeTimeline(file string, ranks int, endedWell, elsewhere func(rank int) b
 	unwritten := slices.DeleteFunc(slices.Clone(p.empty), func(r int) bool { return !endedWell(r) })
 	missing := slices.DeleteFunc(p.missing(), func(r int) bool { return slices.Contains(unseen, r) })
 	if len(p.files) > 0 && len(missing) > 0 {
-		notes = append(notes, fmt.Sprintf("the timeline %s lacks %s: killed, or without a coordinator", file, rankList(missing)))
+		notes = append(notes, fmt.Sprintf("the timeline %s lacks %s: killed, or without a coordinator or ps.Client", file, rankList(missing)))
 	}
 	if len(p.files) > 0 {
 		if err := mergeFiles(file, p.files); err != nil {
@@ -85,18 +109,16 @@ func mergeTimeline(file string, ranks int, endedWell, elsewhere func(rank int) b
 		}
 	}
 	if len(unwritten) > 0 {
-		return notes, fmt.Errorf("the timeline %s lacks %s, which ended without writing a part: look for a warning (a full disk?), and have the program close its coordinator", file, rankList(unwritten))
+		return notes, fmt.Errorf("the timeline %s lacks %s, which ended without writing a part: look for a warning (a full disk?), and have the program close its coordinator or ps.Client", file, rankList(unwritten))
 	}
 	// Without any coordinator there is nothing to merge, and the file stays empty.
 	if len(p.files) == 0 {
 		if len(unseen) == 0 {
-			notes = append(notes, "the timeline "+file+" is empty: no rank has started and closed a coordinator")
+			notes = append(notes, "the timeline "+file+" is empty: no rank has started and closed a coordinator or a ps.Client")
 		}
 		return notes, nil
 	}
-	for r := range ranks {
-		os.Remove(timeline.PartName(file, r))
-	}
+	removeParts(file, ranks)
 	return notes, nil
 }
 
@@ -135,7 +157,7 @@ func mergeParts(file string) error {
 	}
 	ranks := 0
 	for _, n := range names {
-		if r, err := strconv.Atoi(n[len(file)+len(".rank"):]); err == nil && r >= 0 && r < MaxRanks {
+		if r, err := strconv.Atoi(strings.TrimSuffix(n[len(file)+len(".rank"):], timeline.PSSuffix)); err == nil && r >= 0 && r < MaxRanks {
 			ranks = max(ranks, r+1)
 		}
 	}

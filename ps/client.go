@@ -117,6 +117,9 @@ func (l *link) replyHead(msg []byte) (*call, []byte, error) {
 		return nil, nil, l.protocolError("a reply to request %d, which does not exist", p.ID) // or the link has failed, and ignores it
 	}
 	c.grant()
+	if p.Kind != message.Acknowledged {
+		c.times.mark(answered)
+	}
 	switch {
 	case p.Kind == message.Acknowledged:
 		return nil, nil, nil
@@ -239,6 +242,7 @@ func (l *link) submit(c *call) {
 
 // bodySent is called when the body of the request may be used again.
 func (c *call) bodySent(err error) {
+	c.times.mark(clientSent)
 	if err != nil {
 		c.link.cl.fail(err)
 	}

@@ -30,6 +30,11 @@
 // Client.Snapshot saves all tensors while other workers push. Client.Restore brings them back, also
 // in a job with another number of servers.
 //
+// # Timeline
+//
+// TUTTI_TIMELINE in a rank's environment, which `tuttirun --timeline` sets, makes the rank write the
+// phases of its requests to a file when it closes.
+//
 // # Faults
 //
 // No call hangs after a fault. If a server is lost, every call that needs it fails with

@@ -43,9 +43,10 @@ type job struct {
 	body   []byte
 	buffer *storage.Buffer
 
-	name    uint64 // in the machine; see shard.jobs
-	replied bool   // the last reply has been sent
-	used    bool   // the body is no longer needed
+	times   *requestTimes // nil without a timeline
+	name    uint64        // in the machine; see shard.jobs
+	replied bool          // the last reply has been sent
+	used    bool          // the body is no longer needed
 }
 
 func (j *job) before(k *job) bool {
@@ -139,6 +140,14 @@ func (j *job) finish(body []byte, err error) {
 // reply sends the last reply to a request. If value is not nil, it holds body, and reply releases
 // it when it is no longer used.
 func (j *job) reply(version uint64, body []byte, value *storage.Buffer, err error) {
+	if j.part == nil {
+		j.times = nil // of no tensor
+	}
+	if j.times != nil {
+		j.times.tensor = j.part.spec.Name
+		j.times.bytes += len(body)
+		j.times.mark(replied)
+	}
 	release := func(error) {
 		if value != nil {
 			value.Release()
@@ -152,6 +161,7 @@ func (j *job) reply(version uint64, body []byte, value *storage.Buffer, err erro
 			copy(j.call.dst, body)
 		}
 		release(nil)
+		j.times.end()
 		j.call.served(err)
 		return
 	}
@@ -162,19 +172,22 @@ func (j *job) reply(version uint64, body []byte, value *storage.Buffer, err erro
 	}
 	s := j.session.s
 	s.sent.Add(uint64(len(body)))
-	j.session.send(&p, body, j.priority, release)
+	j.session.send(&p, body, j.priority, j.times, func(err error) {
+		release(err)
+		j.times.end()
+	})
 }
 
 // acknowledge tells the client of a PushPull that its push has been applied.
 func (j *job) acknowledge() {
 	if j.session != nil {
-		j.session.send(&message.ReplyHead{Kind: message.Acknowledged, ID: j.q.ID}, nil, j.priority, func(error) {})
+		j.session.send(&message.ReplyHead{Kind: message.Acknowledged, ID: j.q.ID}, nil, j.priority, nil, func(error) {})
 	}
 }
 
 // send queues a reply.
-func (x *session) send(p *message.ReplyHead, body []byte, priority int, sent func(error)) {
-	m := &outgoing{priority: priority, body: body, sent: sent}
+func (x *session) send(p *message.ReplyHead, body []byte, priority int, times *requestTimes, sent func(error)) {
+	m := &outgoing{priority: priority, body: body, sent: sent, times: times, started: serverStarted}
 	m.headSize = len(p.Append(m.head[:0]))
 	x.out.add(m)
 }

@@ -21,6 +21,7 @@ const (
 	tagRequestBody
 	tagReply
 	tagReplyBody
+	tagClock
 )
 
 // A node is what the Client and the Server of a rank share.
@@ -31,6 +32,7 @@ type node struct {
 	opts    options
 	members []member // by rank of c
 	pool    *pool
+	rec     *recorder // nil without a timeline
 
 	// ctx ends when the node ends. It is the context of all goroutines.
 	ctx    context.Context
@@ -76,6 +78,7 @@ var agreed = []struct {
 const (
 	roleWorker = 1 << iota
 	roleServer
+	recordsTimeline
 )
 
 // protocolVersion is that of package message.
@@ -96,6 +99,9 @@ func newNode(ctx context.Context, c *comm.Comm, works, serves bool, opts []Optio
 		return nil, err
 	}
 	n := &node{c: dup, wires: dup.Bridge(), opts: *o, pool: &pool{limit: int64(o.credit)}}
+	if n.rec, err = newRecorder(dup.WorldRank(dup.Rank())); err != nil {
+		o.log.Warn("tutti: ps: the timeline is not written: " + err.Error())
+	}
 	if err := n.join(ctx, works, serves); err != nil {
 		dup.Close(ctx)
 		return nil, err
@@ -125,10 +131,14 @@ func (n *node) join(ctx context.Context, works, serves bool) error {
 	if serves {
 		mine[recordRoles] |= roleServer
 	}
+	if n.rec != nil {
+		mine[recordRoles] |= recordsTimeline
+	}
 	if err := comm.AllGather(ctx, n.c, all, comm.From(mine[:])); err != nil {
 		return err
 	}
 	workers, servers := 0, 0
+	var recording []int
 	for r := range n.c.Size() {
 		rec := record(all[r*len(record{}):])
 		for _, f := range agreed {
@@ -139,6 +149,9 @@ func (n *node) join(ctx context.Context, works, serves bool) error {
 		}
 		m := member{id: rec[recordID], works: rec[recordRoles]&roleWorker != 0, serves: rec[recordRoles]&roleServer != 0}
 		n.members = append(n.members, m)
+		if rec[recordRoles]&recordsTimeline != 0 {
+			recording = append(recording, r)
+		}
 		if m.works {
 			workers++
 		}
@@ -148,6 +161,9 @@ func (n *node) join(ctx context.Context, works, serves bool) error {
 	}
 	if workers == 0 || servers == 0 {
 		return fault.New(fault.Misuse, op, n.worldRank(n.c.Rank()), "ranks: got %d workers and %d servers, want at least one of each", workers, servers)
+	}
+	if err := n.compareClocks(ctx, recording); err != nil {
+		return err
 	}
 	var err error
 	n.workers, err = n.c.Split(ctx, color, 0)
@@ -201,6 +217,11 @@ func (n *node) start() {
 func (n *node) stop() error {
 	n.cancel()
 	n.tasks.Wait()
+	if n.rec != nil {
+		if err := n.rec.write(n.worldRank(n.c.Rank())); err != nil {
+			n.opts.log.Warn("tutti: ps: the timeline is not written: " + err.Error())
+		}
+	}
 	err := n.c.Close(context.Background())
 	if n.workers != nil {
 		err = cmp.Or(err, n.workers.Close(context.Background()))

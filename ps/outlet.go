@@ -24,6 +24,9 @@ type outgoing struct {
 	// sent runs when head and body may be used again. It runs on a goroutine of the outlet, or, if
 	// the outlet fails, on that of another caller, and must be short.
 	sent func(error)
+
+	times   *requestTimes // nil without a timeline
+	started int           // the index in times of the time at which the outlet takes the message
 }
 
 // before reports whether o is sent before p.
@@ -161,6 +164,7 @@ func (o *outlet) run(ctx context.Context) error {
 	})
 	var buf []byte
 	for m := o.next(); m != nil; m = o.next() {
+		m.times.mark(m.started)
 		buf = append(buf[:0], m.head[:m.headSize]...)
 		inline := len(m.body) <= message.Inline
 		if inline {

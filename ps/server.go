@@ -213,7 +213,7 @@ func (x *session) requestHead(msg []byte) (*job, []byte, error) {
 	if limit := x.s.bodyLimit(&q); q.Size > limit {
 		return nil, nil, x.s.protocolError(x.rank, fmt.Errorf("message: got a request with %d bytes, want at most %d; run the same version of the program on all ranks", q.Size, limit))
 	}
-	j := &job{session: x, client: x.s.n.members[x.rank].id, rank: x.rank, q: q}
+	j := &job{session: x, client: x.s.n.members[x.rank].id, rank: x.rank, q: q, times: x.s.n.serverTimes(&q, x.rank)}
 	x.s.received.Add(uint64(q.Size))
 	if q.Size > 0 {
 		j.buffer = x.s.n.pool.get(q.Size)
@@ -260,6 +260,7 @@ func (x *session) requestDone(j *job, err error) bool {
 		j.release()
 		return false
 	}
+	j.times.mark(received)
 	x.s.submit(j)
 	return j.q.Kind != message.Close
 }
@@ -267,7 +268,11 @@ func (x *session) requestDone(j *job, err error) bool {
 // submitLocal handles a request of this rank's own client.
 func (s *Server) submitLocal(c *call) {
 	r := s.n.c.Rank()
-	s.submit(&job{call: c, client: s.n.members[r].id, rank: r, q: c.q, body: c.body})
+	j := &job{call: c, client: s.n.members[r].id, rank: r, q: c.q, body: c.body, times: s.n.serverTimes(&c.q, r)}
+	j.times.mark(received)
+	c.times.mark(clientStarted)
+	c.times.mark(clientSent)
+	s.submit(j)
 }
 
 // submit carries out a request, or hands it to the engine of its part.

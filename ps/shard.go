@@ -143,6 +143,7 @@ func (p *shard) run(j *job) {
 	case j.call != nil && p.ownLoss != nil:
 		j.finish(nil, p.ownLoss)
 	default:
+		j.times.mark(dequeued)
 		p.next += 2
 		j.name = p.next
 		p.jobs[j.name] = j
@@ -152,6 +153,9 @@ func (p *shard) run(j *job) {
 			return
 		}
 		p.request(j)
+		if !j.replied {
+			j.times.mark(worked)
+		}
 	}
 	for _, j := range p.acknowledged {
 		if !j.replied {

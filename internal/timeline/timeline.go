@@ -11,8 +11,10 @@
 //	]}
 //
 // The first line, the start of the list and its end are separate lines, and each event is one line.
-// Merging therefore copies lines without decoding them. Times are those of rank 0's clock, in
-// microseconds with three decimals. The caller of Span converts its own clock to rank 0's clock.
+// Merging therefore copies lines without decoding them. Times are those of rank 0's clock, since 1970,
+// in microseconds with three decimals. The caller of Span converts its own clock to rank 0's clock.
+//
+// A rank has up to two parts: its coordinator writes one, and package ps the other.
 //
 // A rank is a process of the trace, and a name (of a tensor, for example) is one of its threads.
 // Spans of one thread must nest or follow one another; otherwise viewers draw them wrongly. Check
@@ -35,8 +37,20 @@ import (
 	"strconv"
 )
 
-// PartName returns the file of a rank's part of a timeline.
+// PartName returns the file of a rank's part of a timeline, which its coordinator writes.
 func PartName(file string, rank int) string { return file + ".rank" + strconv.Itoa(rank) }
+
+// PSPartName returns the file of a rank's second part, which package ps writes.
+func PSPartName(file string, rank int) string { return PartName(file, rank) + PSSuffix }
+
+// PSSuffix ends the names of the parts of package ps.
+const PSSuffix = ".ps"
+
+// Numbers of the first thread of a part, for WritePart. A rank may have one part of each kind.
+const (
+	FirstThread   = 1
+	FirstPSThread = 1 << 20
+)
 
 // CreateExclusive creates a file for writing and removes an earlier file of that name. It follows
 // no link, so that a user who may write to the directory cannot make it overwrite another file.
@@ -53,7 +67,7 @@ type Info struct {
 	Host    string `json:"host"`
 	Offset  int64  `json:"clock_offset_ns"` // the offset of rank 0's clock from this rank's clock
 	Error   int64  `json:"clock_error_ns"`  // bound of the error of Offset: half a round trip
-	Dropped uint64 `json:"dropped"`         // tensors that did not fit into the recorder
+	Dropped uint64 `json:"dropped"`         // tensors or requests that did not fit into the recorder
 }
 
 // An Arg is a detail of a span: a number, or a text if Text is not "".
@@ -67,17 +81,18 @@ type Arg struct {
 // and Close returns that error. The Writer keeps a number for each name, so its memory grows with
 // the number of names, and not with the number of events.
 type Writer struct {
-	w         *bufio.Writer
-	rank      int
-	threads   map[string]int // the thread number of each name, from 1
-	line      []byte
-	hasEvents bool // an event has been written, so the next one needs a comma
-	err       error
+	w           *bufio.Writer
+	rank        int
+	threads     map[string]int // the thread number of each name
+	firstThread int
+	line        []byte
+	hasEvents   bool // an event has been written, so the next one needs a comma
+	err         error
 }
 
 // NewWriter begins a part.
 func NewWriter(w io.Writer, about Info) *Writer {
-	t := &Writer{w: bufio.NewWriter(w), rank: about.Rank, threads: make(map[string]int)}
+	t := &Writer{w: bufio.NewWriter(w), rank: about.Rank, threads: make(map[string]int), firstThread: FirstThread}
 	head, err := json.Marshal(about)
 	t.err = err
 	t.write([]byte(`{"displayTimeUnit":"ms","otherData":{"ranks":[` + string(head) + "]},\n" + listHead + "\n"))
@@ -120,7 +135,7 @@ func (t *Writer) meta(what string, thread int, key, value string) {
 func (t *Writer) thread(name string) int {
 	id, known := t.threads[name]
 	if !known {
-		id = len(t.threads) + 1
+		id = t.firstThread + len(t.threads)
 		t.threads[name] = id
 		quoted, err := json.Marshal(name)
 		if err != nil && t.err == nil {

@@ -73,3 +73,14 @@ func TestCheckRefusesWhatViewersCannotShow(t *testing.T) {
 		}
 	}
 }
+
+func TestARingKeepsTheLastAndCountsTheOthers(t *testing.T) {
+	var r timeline.Ring[int]
+	for i := range timeline.MaxRecords + 5 {
+		r.Add(i)
+	}
+	all, dropped := r.All()
+	if len(all) != timeline.MaxRecords || dropped != 5 || all[0] != 5 || all[len(all)-1] != timeline.MaxRecords+4 {
+		t.Errorf("got %d records from %d to %d, and %d dropped; want %d from 5 to %d, and 5", len(all), all[0], all[len(all)-1], dropped, timeline.MaxRecords, timeline.MaxRecords+4)
+	}
+}
