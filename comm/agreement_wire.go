@@ -7,8 +7,8 @@ import (
 	cursor "github.com/tutti-go/tutti/internal/wire"
 )
 
-// An agreementNotice is the body of a flood of an agreement: the sender's State, and the members
-// from which the sender still needs a State. Integers are little endian:
+// An agreementNotice is the body of an agreement's flood: the sender's State, and the members that
+// the sender asks for their States. Integers are little endian:
 //
 //	0  communicator (8)              20 term (4)
 //	8  number (4)                    24 accepted (4)

@@ -15,8 +15,8 @@ import (
 // module.
 func (c *Comm) Bridge() bridge.Communicator { return (*bridged)(c) }
 
-// bridged is a Comm with the methods of bridge.Communicator. Converting a *Comm to *bridged costs
-// nothing and allocates nothing.
+// bridged is a Comm with the methods of bridge.Communicator. The conversion from *Comm to *bridged
+// allocates nothing.
 type bridged Comm
 
 // AllReduceList implements bridge.Communicator.

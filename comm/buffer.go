@@ -17,12 +17,12 @@ import (
 //	defer free()
 //	_, err = comm.Recv(ctx, c, from, tag, in)
 //
-// The garbage collector does not manage memory of the transport. Only the returned function free
-// releases it. The memory counts neither for GOGC nor for GOMEMLIMIT. Other ranks can write into it
-// only while a receive into it is under way. After free, any access to the memory, even a read,
-// crashes the process. If a receive into the memory is under way and its sender knows the address,
-// free releases nothing and returns fault.Misuse. Calling free twice is no error. For ordinary
-// memory free does nothing, because the garbage collector manages it. Any goroutine may call free.
+// The garbage collector does not manage memory of the transport, so neither GOGC nor GOMEMLIMIT
+// counts it. Only the returned function free releases it. After free, any access to the memory,
+// even a read, crashes the process. Other ranks can write into the memory only while a receive into
+// it is under way. If there is such a receive and its sender knows the address, free releases
+// nothing and returns fault.Misuse. Calling free twice is no error. For ordinary memory free does
+// nothing, because the garbage collector manages it. Any goroutine may call free.
 //
 // Alloc is local. The memory belongs to the process and not to the communicator: any communicator
 // of the job may use it, and it stays valid until free, even after the communicators close. The
@@ -43,8 +43,8 @@ func Alloc[T Element](c *Comm, n int) (elements []T, free func() error, err erro
 	return tensor.Elements[T](mem), c.freeOnce(release), nil
 }
 
-// freeOnce returns a function that calls release until release succeeds. After that the function
-// does nothing.
+// freeOnce returns a function that calls release. Once release has succeeded, the function does
+// nothing.
 func (c *Comm) freeOnce(release func() error) func() error {
 	var mu sync.Mutex // guards released
 	released := false

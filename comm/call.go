@@ -124,7 +124,7 @@ type call struct {
 	ownRecord   callRecord
 	c           *Comm
 	collective  bool
-	hasLimit    bool   // whether its context has a deadline
+	hasLimit    bool   // the call's context has a deadline
 	historyHash uint64 // the hash over all collectives up to and including this call
 	admission   uint64 // the value of Comm.admitted when a blocking collective began
 
@@ -133,7 +133,7 @@ type call struct {
 
 	// mu guards the fields below. A call has one wait at a time, but markAgreed runs concurrently.
 	mu               sync.Mutex
-	waitingSince     time.Time // when its wait first called NextCheck, after polling
+	waitingSince     time.Time // when its wait first called NextCheck; polling comes before that
 	stagesDone       stage     // the stages that are over, as a bit set
 	fingerprintsSent int       // how often this call sent its fingerprint
 	agreed           bool      // another rank sent the same fingerprint, so this rank need not send it
@@ -154,7 +154,7 @@ const (
 const (
 	fingerprintAfter    = 100 * time.Millisecond
 	fingerprintSpread   = 100 * time.Millisecond
-	fingerprintInterval = time.Second // between repetitions, for ranks that make the communicator later
+	fingerprintInterval = time.Second // between repetitions, for ranks that make the communicator later than this one
 )
 
 // errTimeout is the cause when the limit of WithTimeout ends a call whose context has no deadline.

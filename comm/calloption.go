@@ -112,8 +112,8 @@ func vectorVerb(v collective.Verb) collective.Verb {
 	return 0
 }
 
-// apply adds the options of a call to its plan. For a call in place, apply then lets findParts find
-// the input and the output.
+// apply adds the options of a call to its plan. Without From, it then calls findParts to find the
+// input and the output.
 func (pl *plan) apply(c *Comm, opts []CallOption) error {
 	for i := range opts {
 		o := &opts[i]
@@ -159,7 +159,7 @@ func (pl *plan) apply(c *Comm, opts []CallOption) error {
 	return nil
 }
 
-// verbsWithParts is the set of the verbs for which findParts does something.
+// verbsWithParts is the set of the verbs for which findParts changes something.
 const verbsWithParts = 1<<collective.VerbAllGather | 1<<collective.VerbGather | 1<<collective.VerbScatter | 1<<collective.VerbReduceScatter
 
 // bind completes the plan with the options of the call. It runs before prepare. The compiler

@@ -122,8 +122,8 @@ func reduceTo[T Element](pl *plan, buf []T, op Op, root int) *plan {
 	return pl
 }
 
-// atLeast0 shifts a negative root down by one, because -1 means "no root" in a plan. prepare then
-// refuses the root as out of range.
+// atLeast0 shifts a negative root down by one. In a plan -1 means "no root", and prepare refuses
+// only roots below that as out of range.
 func atLeast0(root int) int {
 	if root < 0 {
 		return root - 1
@@ -250,8 +250,8 @@ func (c *Comm) Barrier(ctx context.Context) error {
 	return c.execute(ctx, barrier(&pl), nil)
 }
 
-// IBarrier is the non-blocking Barrier (MPI_Ibarrier): its request is done when every rank has
-// called it.
+// IBarrier is the non-blocking Barrier (MPI_Ibarrier). The request is done when every rank has
+// called Barrier or IBarrier.
 func (c *Comm) IBarrier(opts ...CallOption) *Request { return c.request(barrier(new(plan)), opts) }
 
 // barrier fills pl for Barrier. A plan needs an element type, but describe omits it for a barrier.
@@ -266,7 +266,7 @@ func (c *Comm) gatherWords(ctx context.Context, name string, dst, src []int64) e
 	return c.executeAs(ctx, name, exchange(new(plan), collective.VerbAllGather, dst, -1), From(src))
 }
 
-// executeAs carries out a collective on behalf of another call, whose name is given. The collective
+// executeAs carries out a collective on behalf of another call with the given name. The collective
 // does not match a collective of the program. Its errors report the given name.
 func (c *Comm) executeAs(ctx context.Context, name string, pl *plan, opts ...CallOption) error {
 	pl.callName = name

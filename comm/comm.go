@@ -28,10 +28,10 @@ import (
 //	equal               false  nil       no collective is in progress
 //	admitted one ahead  false  nil       a collective by messages is in progress
 //	admitted one ahead  true   nil       a collective in shared memory is in progress
-//	admitted one ahead  true   not nil   Close waits for it to leave shared memory
+//	admitted one ahead  true   not nil   Close waits for the call to leave shared memory
 //
-// The end of a successful call changes only exited, and takes no lock. So inUse may stay true after
-// the call. Only admitted and exited say whether a call is in progress.
+// A successful call ends by changing only exited, without a lock. So inUse may stay true after the
+// call. Only admitted and exited say whether a call is in progress.
 type Comm struct {
 	rt    *rankRuntime
 	group *p2p.Group
@@ -48,11 +48,11 @@ type Comm struct {
 	exited  atomic.Uint64
 	closing atomic.Bool // Close has begun: a call that returns now removes itself from the list
 
-	conflict      atomic.Pointer[conflict] // set by unexpected: a mismatch that perhaps only this rank knows
+	conflict      atomic.Pointer[conflict] // set by unexpected: a mismatch that other ranks may not know of
 	releaseMemory func() error             // unmaps the shared memory at Close; nil: there is none
 
 	mu *sync.Mutex // the runtime's calls.mu; guards the fields below
-	// admitted counts the admitted blocking collectives and the admitted starts of other
+	// admitted counts the blocking collectives that were admitted, and the admitted starts of other
 	// collectives.
 	admitted    uint64
 	inUse       bool          // the blocking collective may access the shared memory
@@ -61,7 +61,7 @@ type Comm struct {
 	historyHash uint64        // hash of the fingerprints of all collectives so far, in order
 	history     [historySize]callRecord
 	planCache   [planCacheSize]cachedPlan
-	plansCached uint64 // how many plans were put into planCache; numbers the plans
+	plansCached uint64 // how many plans were ever put into planCache; numbers the plans
 	expected    expectation
 	children    uint64
 	subs        map[uint64]uint64
@@ -70,9 +70,9 @@ type Comm struct {
 	closed      bool
 }
 
-// historySize is the number of recent collectives that a rank remembers. Ranks that disagree notice
-// it within a few collectives: a rank can run ahead of another rank only through collectives in
-// which it needs no data from that rank.
+// historySize is the number of recent collectives that a rank remembers. Ranks that disagree detect
+// that within a few collectives: a rank can run ahead of another only as long as its collectives
+// need no data from that rank.
 const historySize = 64
 
 // An expectation is the fingerprint of a collective that another rank has begun and this rank has
@@ -84,9 +84,9 @@ type expectation struct {
 	details     string
 }
 
-// newComm makes a communicator of the given ranks of the job. The parameter rank is the number of
-// this process in the communicator. newComm applies what the runtime already knows: a revoke by
-// another rank that made the communicator earlier, and lost ranks and links.
+// newComm makes a communicator of the given ranks of the job. The parameter rank is this process's
+// rank in the communicator. Another rank may have made the communicator earlier and revoked it
+// already, and ranks and links may be lost. newComm applies what the runtime knows of that.
 func newComm(rt *rankRuntime, id uint64, ranks []int, rank int, table *collective.Table) *Comm {
 	c := &Comm{rt: rt, id: id, mu: &rt.calls.mu}
 	c.blocking.c, c.blocking.collective = c, true
@@ -96,8 +96,8 @@ func newComm(rt *rankRuntime, id uint64, ranks []int, rank int, table *collectiv
 	c.setTable(table)
 	rt.mu.Lock()
 	rt.comms[id] = c
-	// The list of communicators and the list of early revokes change together, so no revoke is
-	// missed.
+	// rt.mu guards the list of communicators and the early revokes. Both change under one hold of it,
+	// so that no revoke is missed.
 	early := rt.earlyRevokes.remove(id)
 	lost := rt.lossWithin(c)
 	rt.mu.Unlock()
@@ -194,9 +194,9 @@ func (c *Comm) concurrentCall(name string, other *callRecord) error {
 		callsite.Here(), text)
 }
 
-// rejected ends a call that was not admitted, and returns its error. seq is 0 if the call has no
-// number. After a mismatch, rejected revokes the communicator and notifies the other ranks before
-// it returns.
+// rejected ends a call that was not admitted, and returns its error. The parameter seq is 0 if the
+// call has no number. After a mismatch, rejected first revokes the communicator and notifies the
+// other ranks.
 func (c *Comm) rejected(pl *plan, seq uint32, err error) error {
 	if f, ok := err.(*fault.Error); ok && f.Kind == fault.Mismatch {
 		c.revokeAll(f)
@@ -218,8 +218,8 @@ func (c *Comm) jobRank(rank int) int {
 	return c.group.WorldRank(rank)
 }
 
-// exit lets the next call in. No goroutine waits for the end of a call, so an atomic store is
-// enough, and a call ends without the lock.
+// exit ends the call, so that the next one may begin. No goroutine waits for that, so an atomic
+// store is enough, and the call ends without the lock.
 func (c *Comm) exit() { c.exited.Store(c.admitted) }
 
 // admit numbers cl, records it in the history and lists it. If another rank has already sent its
@@ -376,8 +376,7 @@ func (c *Comm) Close(ctx context.Context) error {
 	return nil
 }
 
-// lastEnded returns the number of the last collective before those that are under way. c.mu is
-// held.
+// lastEnded returns the number of the last collective before those under way. c.mu is held.
 func (c *Comm) lastEnded() uint32 {
 	for cl := c.rt.calls.oldestListed; cl != nil; cl = cl.next { // in the order in which they began
 		if cl.c == c && cl.collective && cl.active() {

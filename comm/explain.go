@@ -15,8 +15,8 @@ import (
 // The parameter op is the collective's name in the form that errors use, such as "reduce_scatter";
 // other names are fault.Misuse. Explain sends nothing, and any rank may call it at any time.
 //
-// Times are predicted from α, β and γ of the tuning file. Without a tuning file, round figures are
-// used. The predicted times only order the list; they do not decide which algorithm runs.
+// Times are predicted from α, β and γ of the tuning file, or from rough figures if there is no
+// tuning file. The predicted times only order the list; they do not decide which algorithm runs.
 func (c *Comm) Explain(op string, bytes int) (string, error) {
 	x, err := (*bridged)(c).Explain(op, bytes)
 	if err != nil {
@@ -67,9 +67,9 @@ func (b *bridged) Explain(op string, bytes int) (*bridge.Explanation, error) {
 	return x, nil
 }
 
-// chosen makes the same choice as the method prepare of a plan, and also reports what prepare
-// refuses. It is a separate function because prepare has a plan and a kernel, and Explain has
-// neither. A test compares the two.
+// chosen makes the same choice as the method prepare of a plan, and also reports why prepare would
+// refuse it. It is a separate function, because prepare works on a plan and a kernel, and Explain
+// has neither. A test compares the two.
 func (c *Comm) chosen(verb collective.Verb, bytes int, commutative, sharing bool) bridge.Selection {
 	k := c.chooser.Choose(verb, bytes, commutative, sharing)
 	x := bridge.Selection{Algorithm: k.Algorithm.Name(), Segment: k.Segment}

@@ -34,9 +34,9 @@ func (c *Comm) collectiveFailed(cl *call, err error) error {
 //	PeerLost, LinkLost               the error of the mesh, which is the same on all ranks
 //	anything else                    the error with the name of the call
 //
-// A deadline, another fingerprint and anything else revoke the communicator on every rank, because
-// a collective that is half done cannot be undone. A lost member comes first: what other ranks do
-// after a loss must not look like a mismatch.
+// In all cases except a loss and a revoke, this rank revokes the communicator on every rank,
+// because a collective that is half done cannot be undone. A lost member is checked first, because
+// the behaviour of other ranks after a loss must not look like a mismatch.
 func (c *Comm) collectiveError(cl *call, err error) error {
 	if loss := c.currentLoss(); loss != nil {
 		return c.withOp(cl.String(), loss)
@@ -51,9 +51,9 @@ func (c *Comm) collectiveError(cl *call, err error) error {
 		// begun the collective.
 		f = c.waitError(cl, err)
 		f.Peers = c.missing(cl)
-		// No rank is missing if this rank itself was suspended until its deadline passed.
-		// The other ranks may have revoked the communicator by then. Their revoke arrives
-		// before their answers.
+		// No rank is missing if this rank itself was suspended until its deadline passed. The other
+		// ranks may have revoked the communicator meanwhile. In that case the revoke has arrived before
+		// their answers.
 		if by := c.revokedBy(); by != nil && len(f.Peers) == 0 {
 			return c.revokedError(cl, by)
 		}
@@ -78,7 +78,7 @@ func (c *Comm) collectiveError(cl *call, err error) error {
 }
 
 // fenceLimit bounds how long a failed call waits for the other ranks to receive its error. A rank
-// that is gone never answers, so the limit must be short enough not to be noticed.
+// that is gone never answers, so the limit must be too short for a user to notice.
 const fenceLimit = 100 * time.Millisecond
 
 // fence waits until the neighbours of this rank have received and forwarded everything that it has
@@ -396,11 +396,11 @@ func (c *Comm) mismatch(own *callRecord, other fault.Peer, details string) *faul
 	return &fault.Error{Kind: fault.Mismatch, Op: own.String(), Rank: c.rt.rank, Peers: []fault.Peer{other, me}}
 }
 
-// mismatchWith does the same as mismatchOf for a call under way. Ranks notice a mismatch some
-// collectives late if the collectives that differ exchanged no messages between them. mismatchWith
-// therefore searches the history for the first collective that differs. It starts with the previous
-// collective, because most often one rank left out a collective. It stops when the other rank does
-// not answer.
+// mismatchWith does the same as mismatchOf for a call under way. If the collectives that differ
+// exchange no messages between two ranks, these ranks detect the mismatch only some collectives
+// later. mismatchWith therefore searches the history for the first collective that differs. It
+// starts with the previous collective, because most often one rank has left out a collective. It
+// stops if the other rank does not answer.
 func (c *Comm) mismatchWith(cl *call, rank int, cause error) *fault.Error {
 	for _, back := range [...]uint32{1, 0, 2, 3, 4, 5, 6, 7, 8} {
 		c.mu.Lock()
@@ -432,7 +432,7 @@ func (c *Comm) mismatchOf(own *callRecord, rank int, cause error) *fault.Error {
 
 // askRecord asks a rank for the record of its collective seq. If the rank has no such record, or
 // does not answer, the fingerprint in the result is 0. If a loss has ended the communicator's
-// collectives, askRecord asks nothing.
+// collectives, askRecord returns this result without asking.
 func (c *Comm) askRecord(rank int, seq uint32) answer {
 	if c.currentLoss() == nil {
 		ctx, cancel := context.WithTimeout(c.rt.ctx, askLimit)
@@ -573,8 +573,8 @@ func (r report) waitChain(ctx context.Context) (peers []fault.Peer, cycle string
 	return peers[:min(1, len(peers))], ""
 }
 
-// A report is a copy of what a stall warning needs of its call. The call may end before the other
-// ranks have answered.
+// A report is a copy of what a stall warning needs of its call. It is a copy because the call may
+// end before the other ranks have answered.
 type report struct {
 	c          *Comm
 	call       string
@@ -584,12 +584,12 @@ type report struct {
 	waitsFor   int // the rank, numbered in the job, that a message call waits for; -1 if it waits for no particular rank
 }
 
-// report copies what a warning needs, because the call's owner goes on and may free the call.
+// report returns the report of cl.
 func (cl *call) report() report {
 	return report{cl.c, cl.String(), cl.site, cl.collective, cl.seq, cl.waitsFor()}
 }
 
-// warn logs one line that names the missing ranks and the calls that they are in.
+// warn logs one line that names the missing ranks, with the call that each is in.
 func (r report) warn(ctx context.Context) {
 	var peers []fault.Peer
 	var cycle string

@@ -104,7 +104,7 @@ func initJob(ctx context.Context, o *options, job *bootstrap.Job) (*Comm, error)
 	return m.start(ctx, o)
 }
 
-// limited returns ctx with the default deadline of calls, if it has none.
+// limited returns ctx with the default deadline of calls if ctx has no deadline.
 func (o *options) limited(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, limited := ctx.Deadline(); limited || o.timeout == 0 {
 		return ctx, func() {}
@@ -124,8 +124,8 @@ func (o *options) openListener(ctx context.Context, job *bootstrap.Job) (net.Lis
 	return job.Listen(ctx)
 }
 
-// applyEnvironment takes settings from the environment where the program made none. The program's
-// options take precedence, because the program may depend on them.
+// applyEnvironment fills in settings from the environment that the program has left unset. The
+// program's options take precedence, because the program may depend on them.
 func (o *options) applyEnvironment(job *bootstrap.Job) {
 	if o.transport == "" {
 		o.transport = job.Transport
@@ -181,8 +181,8 @@ func (m *member) close() {
 	}
 }
 
-// start joins the job and makes its communicator. The member hands its transport and its listener
-// to the mesh, and start closes them if it fails. The order of the steps matters. The engine must
+// start joins the job and makes its communicator. The mesh takes over the member's transport and
+// listener, and start closes them if it fails. The order of the steps matters. The engine must
 // exist before the mesh, because the mesh may deliver messages as soon as it has a link. The
 // runtime must have its mesh before any communicator exists.
 func (m *member) start(ctx context.Context, o *options) (*Comm, error) {
@@ -225,9 +225,9 @@ func (m *member) start(ctx context.Context, o *options) (*Comm, error) {
 	return rt.newJobComm(ctx)
 }
 
-// machinery carries the messages of a rank. The rest of the package sends messages by package p2p,
-// and calls the machinery only for what concerns the rank as a whole: its end, lost ranks, and the
-// messages that ranks exchange over the control links.
+// A machinery carries the messages of a rank. The rest of the package sends messages by package
+// p2p. It calls the machinery only for what concerns the rank as a whole: its end, lost ranks, and
+// messages over the control links.
 type machinery struct {
 	wire wire
 	eng  *rendezvous.Engine

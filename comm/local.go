@@ -149,7 +149,7 @@ func (l *local) setError(err error) {
 	}
 }
 
-// isConsequence reports whether an error reports another rank's failure.
+// isConsequence reports whether an error only reports another rank's failure.
 func isConsequence(err error) bool {
 	return errors.Is(err, fault.PeerLost) || errors.Is(err, fault.Revoked) || errors.Is(err, fault.Closed) || errors.Is(err, context.Canceled)
 }

@@ -89,8 +89,8 @@ func typeOfFingerprint(fingerprint uint64) string {
 }
 
 // sourceRank returns the source of a receive in the form that a signature holds: the rank in the
-// job, or anyPeer for AnySource. The wildcard needs a separate value, because -1 means that a call
-// has no peer.
+// job, or anyPeer for AnySource. AnySource itself is not used, because a signature with peer -1 has
+// no peer.
 func (c *Comm) sourceRank(from int) int {
 	if from == AnySource {
 		return anyPeer

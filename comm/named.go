@@ -32,11 +32,13 @@ func Values[T Element](t Tensor) []T {
 
 // SendNamed sends a tensor to another rank, which receives it by step and name. It never blocks and
 // does not copy the data. The data belongs to the library until the callback done has run. The
-// library calls done once, on one of its own goroutines. The argument is nil when the bytes have
-// been sent. The argument is an error if the receiver ends the step, or closes, before it has asked
-// for the bytes. The receiver does not ask for a small tensor, or for a tensor for which it has
-// prepared a buffer. The argument may then be nil although the receiver drops the tensor when it
-// ends the step. The callback must not block, and may be nil.
+// library calls done once, on one of its own goroutines. The callback must not block, and may be
+// nil.
+//
+// The argument of done is nil when the bytes have been sent. It is an error if the receiver ends
+// the step, or closes, before it has asked for the bytes. For a small tensor, and for a tensor with
+// a prepared buffer, the receiver does not ask. The argument may then be nil even if the receiver
+// drops the tensor, because it ends the step.
 //
 // Parameters.StepBytes bounds the bytes of all sends of a step. Beyond that bound SendNamed fails
 // at once with fault.Exhausted, which names the largest tensor.

@@ -108,18 +108,18 @@ func WithTimeout(d time.Duration) Option {
 // helps to find a hang before the Timeout ends the call.
 func WithStallWarning(d time.Duration) Option { return func(o *options) { o.stallWarning = d } }
 
-// WithRedial lets the ranks dial again, for this time, when a data connection over tcp or grpc
+// WithRedial lets the ranks dial again, for the time d, when a data connection over tcp or grpc
 // breaks and both its ranks are alive. Messages wait meanwhile, and none is lost or duplicated. If
 // no connection comes up in this time, the ranks report fault.LinkLost. All ranks must set the
 // option. The default is 0: fault.LinkLost at once. 10 s outlasts most failures of a network. If
 // all connections of a rank are reset at once, the rank is not lost. The option does not delay the
-// report of a rank that is silent for too long, or whose process is dead and whose host refuses
-// connections. A dead rank whose host does not refuse connections, such as the main process of a
-// container, is reported as a silent rank, unless the launcher has seen the process end.
+// report of a rank that is silent for too long, or of a dead rank whose host refuses connections.
+// If the host of a dead rank does not refuse connections, as when the rank is the main process of a
+// container, the rank is reported like a silent one, unless the launcher has seen its process end.
 //
-// If the large message of a call is under way on the broken connection, the call waits until the
-// dials end, even if its context ends or another rank is lost. The option costs a copy of each
-// small message. A large send is complete only when the peer has acknowledged it. See
+// If a large message of a call is under way on the broken connection, the call returns only after
+// the dials have ended, even if its context ends or another rank is lost. The option costs a copy
+// of each small message, and a large send is complete only when the peer has acknowledged it. See
 // docs/fault-tolerance.md.
 func WithRedial(d time.Duration) Option { return func(o *options) { o.redial = d } }
 
@@ -144,9 +144,9 @@ func WithSecret(secret []byte) Option { return func(o *options) { o.secret = sec
 // range of ports, host:7000-7099. Other ranks must be able to reach it.
 func WithListen(addr string) Option { return func(o *options) { o.listen = addr } }
 
-// WithStore adds kinds of places that TUTTI_STORE may name, such as etcd.New(etcd.Config{}) of package
-// bootstrap/etcd. The ranks of a job that no launcher connects meet there. A directory that all hosts
-// share, TUTTI_STORE=file:///DIRECTORY, needs no option. Local ignores the option.
+// WithStore adds kinds of stores that TUTTI_STORE may name, such as etcd.New(etcd.Config{}) of
+// package bootstrap/etcd. The ranks of a job without a launcher find each other there. A directory
+// that all hosts share, TUTTI_STORE=file:///DIRECTORY, needs no option. Local ignores the option.
 func WithStore(s ...bootstrap.Store) Option {
 	return func(o *options) { o.stores = append(o.stores, s...) }
 }

@@ -57,15 +57,15 @@ type Parameters struct {
 	// suspends rank by rank need a longer Silence. Both must be equal on all ranks.
 	Heartbeat, Silence time.Duration
 
-	// EndOnLoss applies to a process that joins and then leaves before all processes have joined.
-	// With EndOnLoss, Init fails at once on all ranks that have joined. Rank 0 waits 0.6 s longer
-	// for ranks that have not joined yet, and tells them the reason. Ranks that come later wait
-	// until their deadline. If the process has left because its deadline has passed, the errors
-	// name the ranks that have not joined. By default Init logs the departure at once, and waits
-	// for another process in its place. EndOnLoss must be equal on all ranks.
+	// EndOnLoss applies if a process joins and then leaves before all processes have joined. By
+	// default, Init logs the departure at once, and waits for another process in its place. With
+	// EndOnLoss, Init fails at once on all ranks that have joined. Rank 0 waits 0.6 s longer, to tell
+	// the reason to ranks that join in this time. Ranks that come later wait until their deadline. If
+	// the process has left because its deadline has passed, the errors name the ranks that have not
+	// joined. EndOnLoss must be equal on all ranks.
 	//
-	// If the launcher has seen a process end that had called Init, Init fails on all ranks, with
-	// EndOnLoss or without it. tuttirun records such ends.
+	// If the launcher has seen the end of a process that had called Init, Init fails on all ranks,
+	// whether or not EndOnLoss is set. tuttirun records such ends.
 	EndOnLoss bool
 
 	// Tuning names a file that `tuttibench tune` wrote. The file chooses the algorithms and their

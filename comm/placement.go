@@ -32,9 +32,9 @@ func (c *Comm) LocalSize() int {
 }
 
 // Host returns the name of this rank's host. All ranks of a host get the same name, and ranks of
-// other hosts get other names. The name is the result of os.Hostname, cut to 64 bytes, with "?" in
-// place of every blank and every character that is not printable ASCII. It need not resolve to an
-// address.
+// other hosts get other names. The name is the result of os.Hostname, truncated to 64 bytes, with
+// "?" in place of every blank and every character that is not printable ASCII. It need not resolve
+// to an address.
 func (c *Comm) Host() string { return c.rt.places[c.rt.rank].Host }
 
 // HostRank returns the number of this rank's host among the hosts of c, from 0, in the order of the
@@ -67,8 +67,8 @@ func (c *Comm) SplitByHost(ctx context.Context) (*Comm, error) {
 //     "evaluator" is outside the cluster, so it is a job of one rank;
 //   - DMLC_ROLE, which is "worker" or "server", if something else gives the process its rank.
 //
-// All of them are ordinary ranks here. Role returns "" for other jobs, and for Local. It returns the
-// same on all communicators of the process. A rank does not know the roles of other ranks.
+// All of them are ordinary ranks here. For other jobs, and for Local, Role returns "". The role is
+// the same on all communicators of the process. A rank does not know the roles of other ranks.
 func (c *Comm) Role() string { return c.rt.opt.role }
 
 // setLayout gives the group the places of the communicator's ranks, if they are known. The places

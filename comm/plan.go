@@ -381,8 +381,8 @@ func (pl *plan) dispatch(ctx context.Context, r *p2p.Round) error {
 	return collective.Barrier(ctx, r, pl.algo)
 }
 
-// run carries the plan out in its round. A message that is left after the algorithm means that a
-// rank sent more than this rank expected.
+// run carries the plan out in its round. If a message is left after the algorithm, a rank has sent
+// more than this rank expected, which is a mismatch.
 func (pl *plan) run(ctx context.Context, c *Comm, r *p2p.Round) error {
 	if err := pl.dispatch(ctx, r); err != nil {
 		return err
@@ -428,8 +428,9 @@ func (c *Comm) execute(ctx context.Context, pl *plan, opts []CallOption) error {
 	return c.finish(cl, err)
 }
 
-// runShared does the same as run, for a call that uses shared memory. If an operator panics, finish
-// does not run, so runShared itself removes the call. Close can then release the memory.
+// runShared does the same as run, for a call that uses shared memory. An operator that panics
+// bypasses finish, so runShared itself then removes the call. Otherwise Close would wait for the
+// call for ever.
 func (pl *plan) runShared(ctx context.Context, c *Comm, r *p2p.Round) error {
 	panics := true
 	defer func() {

@@ -38,8 +38,9 @@ const reactionTime = time.Minute
 
 // reportLoss runs before this rank's program gets err. If err is about a loss that the program does
 // not know yet, reportLoss notifies the other ranks. It returns when the neighbours have handled
-// the notice, or after fenceLimit. The program may then exit. A call that runs at the same time as
-// the first call about a loss waits for it, because the program may exit after either call.
+// the notice, or after fenceLimit. The program may then exit. If two calls report the same loss at
+// the same time, the second waits for the first one's notice, because the program may exit after
+// either call.
 func (rt *rankRuntime) reportLoss(err error) {
 	loss := lossIn(err)
 	if loss == nil || rt.isEvicted(loss, rt.rank) {
@@ -167,7 +168,7 @@ func (rt *rankRuntime) reasonFor(rank int, e *fault.Error) *fault.Error {
 }
 
 // consequence returns the error of calls that need a rank which has left because of a loss. The
-// error names the lost rank and the rank that has left. The parameter end says how the rank has
+// error names the lost rank and the rank that has left. The parameter end says how that rank has
 // left, for example "has closed".
 func consequence(loss *fault.Error, rank int, end string, cause error) *fault.Error {
 	out := *loss

@@ -13,22 +13,23 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// Rejoin leaves the job's communicators and returns the communicator of the job's next epoch. Its
-// ranks are the processes that are left, in the order of their ranks, and then the processes that
-// tuttirun has started meanwhile, which are in Init. All processes that are left must call Rejoin,
-// on any communicator of the job. The communicator may be revoked or closed.
+// Rejoin leaves the job's communicators and returns the communicator of the job's next epoch. The
+// ranks of that epoch are the remaining processes, in the order of their ranks, and then the
+// processes that tuttirun has started meanwhile, which are in Init. All remaining processes must
+// call Rejoin, on any communicator of the job. The communicator may be revoked or closed.
 //
 // Rejoin first closes all communicators of this process. It does not wait for lost ranks. A rank
-// that is still in a call of the old epoch gets fault.Closed, or the loss because of which this
-// rank calls Rejoin. The options of Init hold for the new epoch, too. Numbers of ranks do not carry
-// over.
+// that is still in a call of the old epoch gets fault.Closed, or the loss that has made this rank
+// call Rejoin. The options of Init apply to the new epoch, too. A process may have another rank in
+// the new epoch.
 //
 // tuttirun forms the next epoch when every process whose end it has not seen has called Rejoin or
 // Init, and these processes are enough (--min-np). So two epochs never go on side by side. If a
-// member ends before the epoch has begun, tuttirun forms another epoch, and Rejoin goes on. The
-// same happens if a member calls Rejoin again while other members are still in Init or Rejoin.
-// These members then become ranks of the later epoch, and do not know that there was one before it.
-// So exchange the state of the program, such as the number of the step, after each Init and Rejoin.
+// member ends before the epoch has begun, tuttirun forms another epoch, and Rejoin continues with
+// that one. The same happens if a member calls Rejoin again while other members are still in Init
+// or Rejoin. Those members become ranks of the later epoch without knowing of the earlier one.
+// Therefore exchange the state of the program, such as the number of the step, after each Init and
+// Rejoin.
 //
 // Rejoin ends with fault.NoQuorum if there will be no next epoch, or if tuttirun is gone; then end
 // this process. If ctx ends, Rejoin may be called again. If tuttirun did not start the job with one
@@ -43,7 +44,7 @@ func (c *Comm) Rejoin(ctx context.Context) (*Comm, error) {
 		return nil, c.misuse("rejoin", "job: got one without a record of its ranks, want one with a record; start it by tuttirun with --restart-ranks, --min-np, --host-discovery-script or --enable-recovery, or call Shrink")
 	}
 	limited, cancel := context.WithTimeout(ctx, departLimit)
-	c.rt.close(limited) // what was not delivered is lost, as the caller expects
+	c.rt.close(limited) // messages that are not delivered in this time are lost
 	cancel()
 	if !initOpen.CompareAndSwap(false, true) {
 		return nil, c.misuse("rejoin", "process: got a second call of Rejoin or Init while the communicator of the first is open, want one job at a time")
@@ -104,11 +105,12 @@ func (o *options) join(ctx context.Context, job *bootstrap.Job) (*Comm, error) {
 	}
 }
 
-// errEpochBroken is the reason why a start is given up: the epoch has lost a member, so another
-// epoch will be formed.
+// errEpochBroken is the reason to give up a start: the epoch has lost a member, so tuttirun will
+// form another epoch.
 var errEpochBroken = &fault.Error{Kind: fault.PeerLost, Op: "init", Rank: -1, Err: errors.New("a member of this epoch has left before the epoch began")}
 
-// lostDuringInit reports whether Init has failed in a way that another epoch can mend.
+// lostDuringInit reports whether Init has failed because of a lost or closed rank, so that it may
+// succeed in another epoch.
 func lostDuringInit(err error) bool {
 	for _, k := range []fault.Kind{fault.PeerLost, fault.LinkLost, fault.Revoked, fault.Closed} {
 		if errors.Is(err, k) {
@@ -118,8 +120,8 @@ func lostDuringInit(err error) bool {
 	return false
 }
 
-// breakLimit bounds how long a rank whose start has failed waits for the news that its epoch is
-// broken. The launcher has the news within milliseconds.
+// breakLimit bounds how long a rank whose start has failed waits to learn that its epoch is broken.
+// The launcher sends that within milliseconds.
 const breakLimit = time.Second
 
 // joinElasticEpoch starts this process as a rank of an epoch. When the epoch has begun, a goroutine
@@ -147,8 +149,8 @@ const (
 	addressLimit = 10 * time.Second
 )
 
-// withAddresses adds to the error of a start that has taken too long where the missing ranks listen.
-// A rank that no other rank reaches cannot tell them its host.
+// withAddresses adds to the error of a start that has timed out the addresses at which the missing
+// ranks listen. A missing rank that no other rank reaches cannot report its host itself.
 func withAddresses(ctx context.Context, epoch *bootstrap.Job, err error) error {
 	var e *fault.Error
 	if !errors.As(err, &e) || e.Kind != fault.Timeout {
@@ -168,10 +170,10 @@ func withAddresses(ctx context.Context, epoch *bootstrap.Job, err error) error {
 	return err
 }
 
-// startEpoch calls start, and ends it as soon as awaitBreak says that the epoch is broken. The
-// error is errEpochBroken if start may have failed because of that: it ran out of time or was
-// canceled, or a rank that is in the next epoch already has refused this rank. Any other error of
-// start names a lost rank, or has a cause of its own, which the next epoch would not mend.
+// startEpoch calls start, and ends it as soon as awaitBreak returns because the epoch is broken.
+// The error is errEpochBroken if the break may have made start fail: start was canceled or ran out
+// of time, or a rank that is in the next epoch already has refused this rank. Any other error of
+// start names a lost rank, or has another cause that would recur in the next epoch.
 func startEpoch(ctx context.Context, awaitBreak func(context.Context) error, start func(context.Context) (*Comm, error)) (*Comm, error) {
 	starting, giveUp := context.WithCancelCause(ctx)
 	watched := make(chan struct{})
@@ -184,8 +186,8 @@ func startEpoch(ctx context.Context, awaitBreak func(context.Context) error, sta
 	c, err := start(starting)
 	ended := slices.ContainsFunc([]fault.Kind{fault.Timeout, fault.Canceled, fault.Refused}, func(k fault.Kind) bool { return errors.Is(err, k) })
 	if ended && ctx.Err() == nil {
-		// Another rank may have learned first that the epoch is broken, and have given up. So wait
-		// here for this news, for at most breakLimit.
+		// Another rank may have learned first that the epoch is broken, and have given up. This rank
+		// waits for the same news, for at most breakLimit.
 		late := time.AfterFunc(breakLimit, func() { giveUp(nil) })
 		<-watched
 		late.Stop()
@@ -216,7 +218,7 @@ func (o *options) joinEpoch(ctx context.Context, job *bootstrap.Job) (*Comm, err
 	}
 	if job.StartLimit > 0 {
 		var end context.CancelFunc
-		ctx, end = own.limited(ctx) // initJob looks only for a context without a deadline
+		ctx, end = own.limited(ctx) // initJob sets this limit only if the context has no deadline
 		defer end()
 		late := fmt.Errorf("the epoch has not begun within %v (--elastic-timeout)", job.StartLimit)
 		ctx, end = context.WithTimeoutCause(ctx, job.StartLimit, late)

@@ -123,7 +123,7 @@ func (r *Request) Start(ctx context.Context) error {
 	case r.bad != nil:
 		return r.bad
 	case !r.persistent:
-		return r.c.misuse("start "+r.sig.callName, "request: got one that its call has started already, want a persistent one; give the call the option Persistent")
+		return r.c.misuse("start "+r.sig.callName, "request: got one that is not persistent, want a persistent one; pass the option Persistent to the call that makes it")
 	case r.freed:
 		return r.c.misuse("start "+r.sig.callName, "request: got a freed one, want one that is not freed")
 	case r.active:
@@ -179,8 +179,8 @@ func (r *Request) Wait(ctx context.Context) (Status, error) {
 }
 
 // complete makes r inactive and returns the result. A request that is not persistent stores the
-// result for later calls of Wait and Test. A persistent request reports it once, and is then ready
-// for the next start.
+// result for later calls of Wait and Test. A persistent request does not store it, because the next
+// start may follow at once.
 func (r *Request) complete(st Status, err error) (Status, error) {
 	r.active = false
 	if !r.persistent {
@@ -423,8 +423,8 @@ func (rs anyOf) Met() bool {
 
 // collectiveWork carries out a non-blocking collective on its own goroutine, the worker. A
 // persistent collective keeps its worker for all its starts.
-//
 // The state of the channels says which goroutine acts next. A start is under way until wait or poll
+// has received from finished.
 // has received from finished:
 //
 //	started  finished  exited  the start
@@ -530,9 +530,8 @@ func (w *collectiveWork) wait(ctx context.Context) {
 }
 
 // request starts a plan and returns at once. If the plan is persistent, request only prepares it.
-// Plans of one communicator are numbered in the order of their starts. For wrong arguments request
-// returns a finished request that holds the error, because a non-blocking call returns no error
-// itself.
+// Plans of one communicator are numbered in the order of their starts. A non-blocking call returns
+// no error, so for wrong arguments request returns a finished request that holds the error.
 func (c *Comm) request(pl *plan, opts []CallOption) *Request {
 	bad := pl.bind(c, opts)
 	r := &Request{c: c, persistent: pl.persistent}

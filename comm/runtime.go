@@ -69,10 +69,10 @@ type rankRuntime struct {
 // be a bound.
 const maxEarly = 256
 
-// earlyRevokes holds the last maxEarly revokes of communicators that this rank does not have. A
-// fast rank may make a communicator, use it and revoke it before a slow rank has made it. Other
-// revokes arrive as well: for communicators that this rank has closed, or is no member of. Old
-// revokes are therefore dropped.
+// earlyRevokes holds the last maxEarly revokes of communicators that this rank does not have. Such
+// a revoke may matter later: a fast rank may make a communicator, use it and revoke it before a
+// slow rank has made it. It may also be meaningless, because this rank has closed the communicator
+// or is not a member of it. Old revokes are therefore dropped.
 type earlyRevokes struct {
 	why   map[uint64]*fault.Error
 	order []uint64 // oldest first
@@ -106,7 +106,7 @@ func (er *earlyRevokes) remove(id uint64) *fault.Error {
 	return e
 }
 
-// maxClosed bounds the communicators whose Close this rank remembers.
+// maxClosed bounds the number of closed communicators that a rank remembers.
 const maxClosed = 1024
 
 // closedComms holds the last maxClosed communicators that this rank has closed.
@@ -115,11 +115,11 @@ type closedComms struct {
 	order []uint64 // oldest first
 }
 
-// A closedComm records the Close of a communicator. With this record, this rank answers a rank that
-// waits in a later collective, or in an agreement, for this rank.
+// A closedComm records the Close of a communicator. Another rank may wait in a later collective, or
+// in an agreement, for this rank. This rank answers it from the record.
 type closedComm struct {
 	last       uint32 // the number of the last collective that had ended; see Comm.lastEnded
-	size, rank int    // for an agreement; size is 0 if the communicator has survivors, which then answer
+	size, rank int    // for answers about agreements; size is 0 if the communicator has survivors, which then answer
 }
 
 // add records a communicator. If there are more than maxClosed, it drops the oldest.
@@ -178,8 +178,8 @@ func (rt *rankRuntime) Failed(e *fault.Error) {
 		}
 		rt.mu.Unlock()
 	}
-	// The other ranks may have declared this rank lost while it was suspended. This rank must not
-	// go on.
+	// The other ranks may have declared this rank lost while it was suspended. This rank must then
+	// end.
 	if rt.blamed(e, rt.rank) {
 		rt.end(e)
 		return
@@ -250,8 +250,9 @@ func (c *Comm) hasAll(peers []fault.Peer) bool {
 }
 
 // lossWithin returns the error of a lost rank of a new communicator, or of a lost link between two
-// of its ranks. It returns nil if there is no such loss. Members that exchange nothing with the
-// lost rank, or over the lost link, would not notice the loss themselves. rt.mu is held.
+// of its ranks. It returns nil if there is no such loss. The communicator must learn of the loss
+// here: members that exchange nothing with the lost rank, or over the lost link, would not notice
+// it. rt.mu is held.
 func (rt *rankRuntime) lossWithin(c *Comm) *fault.Error {
 	for r := range c.Size() {
 		if f := rt.lostRanks[c.group.WorldRank(r)]; f != nil && f.Kind != fault.Closed {

@@ -21,10 +21,10 @@ const maxSharing = 64
 // without shared memory. The loss of a rank ends the wait as soon as the loss is known.
 const shareLimit = 10 * time.Second
 
-// sharerFor returns the transport's means to share memory among some members, as this rank sees it.
-// It returns nil if the transport has none, if there are more than maxSharing members, or if
-// Parameters.NoSharedMemory is set. sharerFor passes the addresses of all members, because some
-// transports choose per pair of ranks.
+// sharerFor returns the transport's means to share memory among the given members, as seen from
+// this rank. It returns nil if the transport has none, if there are more than maxSharing members,
+// or if Parameters.NoSharedMemory is set. sharerFor passes the addresses of all members, because
+// some transports choose a wire for each pair of ranks.
 func (c *Comm) sharerFor(members []int) memorySharer {
 	if len(members) > maxSharing {
 		return nil
@@ -51,8 +51,8 @@ func (c *Comm) sharerFor(members []int) memorySharer {
 // therefore agree both before and after they map it. Ranks on different hosts cannot share memory,
 // but the ranks of each host may; see shareOnHosts.
 //
-// If share succeeds, all members have recovered from earlier losses. This rank then drops the
-// reactions to these losses that the members had reported.
+// If share succeeds, all members have gone on after earlier losses. This rank then drops the
+// members' reactions to these losses.
 func (c *Comm) share(ctx context.Context, call string) error {
 	// A member that is done may report a new loss before this rank is done. That report must stay.
 	reactions := c.rt.membersReactions(c)
@@ -63,14 +63,15 @@ func (c *Comm) share(ctx context.Context, call string) error {
 	return err
 }
 
-// shareMemory carries out share.
+// shareMemory does the work of share, except for the reactions.
 func (c *Comm) shareMemory(ctx context.Context, call string) error {
 	n := c.Size()
 	if n == 1 {
 		return nil
 	}
 	table := c.table
-	// A forced algorithm may need the memory, which is not mapped yet.
+	// A forced algorithm may need the memory, which is not mapped yet, so the default table applies
+	// meanwhile.
 	c.setTable(collective.DefaultTable())
 	defer func() { c.setTable(table) }()
 	var sharer memorySharer

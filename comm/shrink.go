@@ -59,11 +59,11 @@ func (c *Comm) Agree(ctx context.Context, bits uint64) (uint64, error) {
 }
 
 // Shrink returns a communicator of the remaining members, in their order (MPIX_Comm_shrink). It
-// works on a communicator that is revoked or has lost members, and also if more members are lost
-// during the call. All members that get the new communicator agree on its members. The conditions
-// of Agree apply: who must call Shrink, how many members must remain, and what ends the call. If
-// live members have lost links between them, Shrink excludes the member with the most lost links,
-// or the highest of several, until no such link is left. An excluded member gets fault.LinkLost.
+// works on a communicator that is revoked or has lost members, even if more members are lost during
+// the call. All members that get the new communicator agree on its members. The conditions of Agree
+// apply: who must call Shrink, how many members must remain, and what ends the call. If links
+// between live members are lost, Shrink repeatedly excludes the member with the most lost links, or
+// the highest of several, until no such link is left. An excluded member gets fault.LinkLost.
 //
 // The new communicator has its own messages, topology and shared memory. It may lose members as
 // well; then call its Shrink. The old communicator stays unchanged until Close.

@@ -26,18 +26,18 @@ type wireOptions struct {
 type wrapper func(rank int, t transport.Transport) transport.Transport
 
 // WithTransport adds Transports that are not built into comm, such as grpc.New(grpc.Options{}).
-// Built in are "memory", "shm", "tcp" and "auto", which chooses among these and RDMA. If there is a
-// single Transport, the job uses it, unless WithTransportName or, for Init, TUTTI_TRANSPORT selects
-// another transport. If there are several, such as those of wires.All(), the name selects one of
-// them. The job owns the Transports from Init on, and closes those that it uses. For Local and for
-// Rejoin a Transport needs the method ForRank; see auto.Template.
+// Built in are "memory", "shm", "tcp" and "auto", which chooses among these and RDMA. A single
+// Transport is used by the job, unless WithTransportName or, for Init, TUTTI_TRANSPORT selects
+// another one. Of several Transports, such as those of wires.All(), the name selects one. The job
+// owns the Transports from Init on, and closes those that it uses. For Local and for Rejoin a
+// Transport needs the method ForRank; see auto.Template.
 func WithTransport(ts ...transport.Transport) Option {
 	return func(o *options) { o.extra = append(o.extra, ts...) }
 }
 
 // WithTransportName selects the transport by name: "auto" (the default), "memory", "shm", "tcp", or
-// a Transport of WithTransport. The named transport is used even between ranks of one process. Init
-// uses TUTTI_TRANSPORT in the same way if the option is not given.
+// a Transport of WithTransport. The named transport is used even between ranks of one process. If
+// the option is not given, Init uses TUTTI_TRANSPORT in the same way.
 func WithTransportName(name string) Option { return func(o *options) { o.transport = name } }
 
 // transportName returns the name of the transport to use: the requested name, or else the name of
@@ -155,7 +155,7 @@ func (w wire) alloc(size int) (mem []byte, release func() error, err error) {
 	return mem, release, err
 }
 
-// otherWire stands, in tuning rules, for every transport whose name the rules do not know.
+// otherWire is the name in tuning rules for every transport that has no name of its own there.
 const otherWire = "other"
 
 // wireNames returns the names that tuning rules use for transports, otherWire included. Comm.survey

@@ -54,7 +54,7 @@
 // proposes the content of the latest such Proposal. A rank accepts only a Proposal whose Side
 // includes the rank. The third kind of quorum depends on that rule.
 //
-// A rank whose own side is not a quorum waits until the caller gives up, because the news of a
-// death may be on its way. It then reports in its State that it is out, and the other ranks go on
-// without it.
+// A rank whose own side is not a quorum keeps waiting, because the news of a death may be on its
+// way. When its caller gives up, the rank reports in its State that it is out, and the other ranks
+// go on without it.
 package agreement
