@@ -26,6 +26,9 @@
 // decisions. This package moves the messages of the negotiation and executes its decisions. It
 // knows no algorithms, no transports, and not how ranks find each other.
 //
+// DeclarePushPull declares a tensor that goes over parameter servers instead. Its transfers share the
+// priorities, the credit and the timeline with the collectives.
+//
 // # What is promised
 //
 // The buffers of a submission belong to the coordinator until its handle is done. A name stands for

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -27,11 +28,14 @@ type executor struct {
 	wake   chan struct{}
 	exited chan struct{} // closed when loop has returned
 
-	mu        sync.Mutex // guards the next four fields
-	queue     []job
-	comms     []*comm.Comm // the communicators of process sets
-	finishing bool
-	abandoned bool
+	mu          sync.Mutex // guards the next five fields
+	queue       []job
+	comms       []*comm.Comm // the communicators of process sets
+	finishing   bool
+	abandoned   bool
+	transferErr error // the error of the first transfer that has failed
+
+	transfers sync.WaitGroup // the transfers of PushPulls in flight
 
 	// loop owns the remaining fields. Other goroutines read err only after exited is closed.
 	sets map[uint32]*setComm
@@ -119,7 +123,8 @@ func (x *executor) abandon() {
 	x.signal()
 }
 
-// finish returns when all queued jobs are done. It returns the error that ended the executor.
+// finish returns when all queued jobs are done, and all transfers unless the executor is abandoned. It
+// returns the error that ended the executor.
 func (x *executor) finish() error {
 	x.mu.Lock()
 	x.finishing = true
@@ -127,7 +132,14 @@ func (x *executor) finish() error {
 	x.mu.Unlock()
 	x.signal()
 	<-x.exited
-	return x.err
+	x.mu.Lock()
+	abandoned := x.abandoned
+	x.mu.Unlock()
+	if abandoned {
+		return x.err
+	}
+	x.transfers.Wait()
+	return cmp.Or(x.err, x.transferErr)
 }
 
 // next returns the next job. The result ok is false when no further job will come. While next waits
@@ -176,11 +188,7 @@ func (x *executor) loop() {
 	}
 }
 
-// execute executes one job. The steps that end a Bucket must happen in this order:
-//
-//	1  the Worker learns that the Bucket is finished, and accepts its names again
-//	2  the handles are done, and the program may submit the names at once
-//	3  the Worker gets the memory of the Bucket back, which step 2 has read
+// execute executes one job. A transfer is only begun, and ends the Bucket when it is done.
 func (x *executor) execute(ctx context.Context, j job) error {
 	switch {
 	case j.tuned != nil:
@@ -197,35 +205,50 @@ func (x *executor) execute(ctx context.Context, j job) error {
 		return nil
 	}
 	b := j.bucket
+	transfers := false
 	if !b.Outside {
 		x.times = bucketTimes{negotiated: j.negotiated, started: x.co.timestamp()}
+		transfers = b.Entries[0].Spec.Operation == negotiate.PushPull
 		if err := x.run(ctx, b); err != nil {
 			return err
 		}
 	}
-	// The Worker must learn this before the program can submit these names again.
-	x.co.post(event{in: negotiate.Finished{Bucket: b}})
 	if x.tuned != nil {
 		x.co.publishSettings(*x.tuned)
 		x.tuned = nil
 	}
+	if !transfers {
+		x.finished(b)
+	}
+	return nil
+}
+
+// finished ends a Bucket. The steps must happen in this order:
+//
+//	1  the Worker learns that the Bucket is finished, and accepts its names again
+//	2  the handles are done, and the program may submit the names at once
+//	3  the Worker gets the memory of the Bucket back, which step 2 has read
+func (x *executor) finished(b *negotiate.Bucket) {
+	x.co.post(event{in: negotiate.Finished{Bucket: b}})
 	if b.Part+1 == b.Parts {
 		x.co.completeAll(b.Entries)
 	}
 	// From here on, nothing reads the entries.
 	x.co.post(event{in: negotiate.Released{Bucket: b}})
 	x.co.processEvents()
-	return nil
 }
 
 // run executes a Bucket on a rank that is a member of the Bucket's process set.
 func (x *executor) run(ctx context.Context, b *negotiate.Bucket) error {
+	defer x.clearItems()
 	t := b.Entries[0].Spec
+	if t.Operation == negotiate.PushPull {
+		return x.transfer(b, x.times)
+	}
 	s := x.sets[t.Set]
 	if s == nil {
 		return fault.New(fault.Misuse, t.Call(), x.co.rank, "process set %d has no communicator on this rank", t.Set)
 	}
-	defer x.clearItems()
 	items, err := x.lookup(b)
 	if err != nil {
 		return err
@@ -240,7 +263,7 @@ func (x *executor) run(ctx context.Context, b *negotiate.Bucket) error {
 	if err := x.runOperation(ctx, s, items, contributors); err != nil {
 		return err
 	}
-	x.record(b, items)
+	x.record(b, items, x.times)
 	return nil
 }
 
@@ -276,6 +299,8 @@ func (x *executor) lookup(b *negotiate.Bucket) ([]item, error) {
 //	AllGather
 //	AllToAll        one                  where it is, after an exchange of the row counts
 //	Barrier         one                  nothing: it is ordered once all ranks have submitted it
+//
+// A PushPull is no collective; see transfer.
 func (x *executor) runOperation(ctx context.Context, s *setComm, items []item, contributors int) error {
 	switch items[0].Spec.Operation {
 	case negotiate.AllReduce:

@@ -76,7 +76,8 @@ type Handle struct {
 	// elements and the message. residualType is its element type.
 	residual     []byte
 	residualType tensor.DType
-	splits       []int // alltoall: the number of rows to each rank
+	splits       []int         // alltoall: the number of rows to each rank
+	begin        func() Future // pushpull
 	// result allocates the result of an operation whose size was not known before. counts has the
 	// number of rows of each rank.
 	result func(bytes int, counts []int) []byte

@@ -107,9 +107,9 @@ func (co *Coordinator) timestamp() int64 {
 type bucketTimes struct{ negotiated, started, packed, transferred int64 }
 
 // record stores the times of a Bucket that has been executed.
-func (x *executor) record(b *negotiate.Bucket, items []item) {
+func (x *executor) record(b *negotiate.Bucket, items []item, times bucketTimes) {
 	r := x.co.rec.Load()
-	if r == nil || x.times.started == 0 {
+	if r == nil || times.started == 0 {
 		return
 	}
 	done := int64(x.co.now())
@@ -117,7 +117,7 @@ func (x *executor) record(b *negotiate.Bucket, items []item) {
 		l := tensorTimes{
 			tensor: items[i].Spec, bytes: negotiate.Size(items[i].Spec, items[i].Rows, b.Part, b.Parts),
 			part: b.Part, parts: b.Parts, fusedTensors: len(items),
-			negotiated: x.times.negotiated, started: x.times.started, packed: x.times.packed, transferred: x.times.transferred, done: done,
+			negotiated: times.negotiated, started: times.started, packed: times.packed, transferred: times.transferred, done: done,
 		}
 		if items[i].h != nil {
 			l.submitted = items[i].h.submittedAt

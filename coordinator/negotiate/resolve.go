@@ -98,6 +98,7 @@ func (c *Coordinator) resolve(p *pendingTensor, absent []int) {
 //	ranks are absent, and the operator has no       fault.Misuse: they cannot contribute
 //	identity
 //	ranks are absent from a change of process sets  fault.Misuse: all ranks must take part in it
+//	ranks are absent from a PushPull                fault.Misuse: servers wait for all of them
 func (c *Coordinator) validate(p *pendingTensor, absent []int) *fault.Error {
 	if len(p.variants) > 1 {
 		return p.mismatch()
@@ -114,6 +115,8 @@ func (c *Coordinator) validate(p *pendingTensor, absent []int) *fault.Error {
 	switch {
 	case t.NoIdentity:
 		return &fault.Error{Kind: fault.Misuse, Op: t.Call(), Peers: blame(absent, "join"), Err: fmt.Errorf("ranks have joined, and operator %s has no identity for them to contribute; use an operator of package comm", t.Op)}
+	case t.Operation == PushPull:
+		return &fault.Error{Kind: fault.Misuse, Op: t.Call(), Peers: blame(absent, "join"), Err: fmt.Errorf("ranks have joined, and the servers wait for their pushes; submit the tensor on all ranks")}
 	case t.Set == SetRegistry:
 		return &fault.Error{Kind: fault.Misuse, Op: t.Call(), Peers: blame(absent, "join"), Err: fmt.Errorf("process sets cannot change while a rank has joined; change them before Join or after it has returned")}
 	}

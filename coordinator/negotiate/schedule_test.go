@@ -112,7 +112,7 @@ func (j *job) planStep(r int, seed, step uint64) {
 
 func (j *job) tensor(rnd *rand.Rand, name string) TensorRequest {
 	q := TensorRequest{Spec: Spec{Name: name, DType: tensor.Float32, Wire: tensor.Float32, Root: -1, Pre: 1, Post: 1, Op: "sum", OpID: 1, Priority: rnd.IntN(3)}}
-	q.Operation = [...]Operation{AllReduce, AllReduce, AllReduce, AllGather, Broadcast, Barrier}[rnd.IntN(6)]
+	q.Operation = [...]Operation{AllReduce, AllReduce, AllReduce, AllGather, Broadcast, Barrier, PushPull}[rnd.IntN(7)]
 	q.Shape = []int{rnd.IntN(40)}
 	switch q.Operation {
 	case AllGather:
@@ -121,6 +121,10 @@ func (j *job) tensor(rnd *rand.Rand, name string) TensorRequest {
 		q.Root = rnd.IntN(j.n)
 		if j.join {
 			q.Operation, q.Root = AllReduce, -1
+		}
+	case PushPull:
+		if j.join {
+			q.Operation = AllReduce
 		}
 	}
 	return q

@@ -29,12 +29,17 @@ const (
 	Barrier       Operation = 6
 	AddSet        Operation = 7 // Shape lists the ranks
 	RemoveSet     Operation = 8 // Shape holds the set's number
+	PushPull      Operation = 9 // the caller transfers the tensor
 )
 
-var operationNames = [...]string{"none", "allreduce", "allgather", "broadcast", "reducescatter", "alltoall", "barrier", "addset", "removeset"}
+var operationNames = [...]string{"none", "allreduce", "allgather", "broadcast", "reducescatter", "alltoall", "barrier", "addset", "removeset", "pushpull"}
 
 // Valid reports whether k is one of the operations above.
 func (k Operation) Valid() bool { return k != 0 && int(k) < len(operationNames) }
+
+// immediate reports whether a submission is sent at once, because a goroutine of every rank waits for
+// it. Such an operation has no elements.
+func (k Operation) immediate() bool { return k == Barrier || k == AddSet || k == RemoveSet }
 
 // String returns a name such as "allreduce".
 func (k Operation) String() string {
@@ -158,7 +163,7 @@ func (r *TensorRequest) same(o *TensorRequest) bool {
 func (t *Spec) Call() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%v %s", t.Operation, t.Name)
-	if t.DType.Valid() && t.Operation < Barrier {
+	if t.DType.Valid() && !t.Operation.immediate() {
 		fmt.Fprintf(&b, " %v %v", t.DType, t.Shape)
 	}
 	if t.Op != "" {

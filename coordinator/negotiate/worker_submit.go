@@ -24,7 +24,7 @@ func (in Submit) applyWorker(w *Worker) {
 	for i := range in.Requests {
 		w.submit(&in.Requests[i], in.Submissions[i])
 	}
-	if q := &in.Requests[0]; q.GroupSize > 0 || q.Operation >= Barrier {
+	if q := &in.Requests[0]; q.GroupSize > 0 || q.Operation.immediate() {
 		w.urgent = true
 	}
 }
@@ -66,7 +66,7 @@ func (w *Worker) submitCached(q *TensorRequest, t SubmissionID) bool {
 	w.markOutgoing()
 	w.outgoing.Cached.Add(n.cacheID)
 	w.countStep(n)
-	w.urgent = w.urgent || q.Operation >= Barrier
+	w.urgent = w.urgent || q.Operation.immediate()
 	return true
 }
 
