@@ -171,8 +171,8 @@
 // TUTTI_ROLE, and torchrun's ROLE_NAME, are the role of the rank's program: what --role says, or the
 // name of the program's file if the job has several programs.
 //
-// --transport, --report-transport, --report-bootstrap, --timeline and --insecure-plain also set
-// environment variables.
+// --transport, --report-transport, --report-bootstrap, --report-servers, --timeline and
+// --insecure-plain also set environment variables.
 //
 // # Programs of MPICH
 //

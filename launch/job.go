@@ -59,6 +59,8 @@ type Job struct {
 
 	ReportBootstrap bool // the ranks print how they have found the job
 
+	ReportServers time.Duration // how often parameter servers print a table; 0: never
+
 	// Timeline is the file for the timeline of the ranks' coordinators and parameter servers, as
 	// Chrome's trace events; "" makes no timeline. Ranks that are killed are missing from it.
 	Timeline string

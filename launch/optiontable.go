@@ -58,6 +58,8 @@ func ownOptions() []option {
 			set: func(p *parser, _ []string) error { p.req.job.Report = true; return nil }},
 		{names: []string{"report-bootstrap"}, help: "have the ranks print how they have found their job",
 			set: func(p *parser, _ []string) error { p.req.job.ReportBootstrap = true; return nil }},
+		{names: []string{"report-servers"}, args: 1, operand: "DURATION", help: "have each parameter server print a table of its tensors this often, in seconds or like 10m",
+			set: func(p *parser, a []string) (err error) { p.req.job.ReportServers, err = duration(a[0]); return }},
 		{names: []string{"insecure-plain"}, help: "INSECURE: do not encrypt connections between hosts (sets TUTTI_INSECURE_PLAIN)",
 			set: func(p *parser, _ []string) error {
 				p.req.job.Plain = true

@@ -126,6 +126,9 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	if j.ReportBootstrap {
 		env = append(env, vars.ReportBootstrap+"=1")
 	}
+	if j.ReportServers > 0 {
+		env = append(env, vars.ReportServers+"="+j.ReportServers.String())
+	}
 	if j.Plain {
 		env = append(env, vars.Plain+"=1")
 	}

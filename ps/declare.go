@@ -9,7 +9,6 @@ import (
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/callsite"
 	"github.com/tutti-go/tutti/ps/internal/message"
-	"github.com/tutti-go/tutti/ps/internal/part"
 	"github.com/tutti-go/tutti/ps/optimizer"
 	"github.com/tutti-go/tutti/tensor"
 )
@@ -217,14 +216,7 @@ func describe(s *message.Spec) string {
 			text += fmt.Sprintf(" of %d", s.Rows)
 		}
 	}
-	switch s.Mode {
-	case part.Synchronous:
-		text += " synchronous"
-	case part.Asynchronous:
-		text += " asynchronous"
-	case part.Bounded:
-		text += fmt.Sprintf(" bounded(%d)", s.Staleness)
-	}
+	text += " " + modeName(s.Mode, s.Staleness)
 	if s.Mean {
 		text += " mean"
 	} else {

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
@@ -217,6 +218,12 @@ func (n *node) start() {
 func (n *node) stop() error {
 	n.cancel()
 	n.tasks.Wait()
+	if n.server != nil && n.server.reported != nil {
+		select {
+		case <-n.server.reported:
+		case <-time.After(reportLimit): // its writer blocks
+		}
+	}
 	if n.rec != nil {
 		if err := n.rec.write(n.worldRank(n.c.Rank())); err != nil {
 			n.opts.log.Warn("tutti: ps: the timeline is not written: " + err.Error())

@@ -2,9 +2,11 @@ package ps
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"runtime"
+	"time"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
@@ -25,6 +27,8 @@ type options struct {
 	optimizers            []optimizer.Optimizer
 	log                   *slog.Logger
 	alsoServe             bool
+	report                time.Duration
+	reportTo              io.Writer
 }
 
 // Defaults of the options.
@@ -54,6 +58,13 @@ func newOptions(c *comm.Comm, opts []Option) (*options, error) {
 	for _, f := range opts {
 		f(o)
 	}
+	if o.reportTo == nil {
+		every, err := reportInterval()
+		if err != nil {
+			return nil, fault.New(fault.Misuse, "ps connect", c.WorldRank(c.Rank()), "%w", err)
+		}
+		o.report, o.reportTo = every, os.Stderr
+	}
 	if o.log == nil {
 		o.log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
@@ -67,6 +78,8 @@ func newOptions(c *comm.Comm, opts []Option) (*options, error) {
 		bad = fmt.Sprintf("WithEngines: got %d, want at least 1", o.engines)
 	case o.memory < 0:
 		bad = fmt.Sprintf("WithMemory: got %d bytes, want 0 (no bound) or more", o.memory)
+	case o.report < 0:
+		bad = fmt.Sprintf("WithReport: got %v, want 0 (no tables) or more", o.report)
 	case o.lost > Continue:
 		bad = fmt.Sprintf("WithLostWorkers: got %d, want Fail or Continue", o.lost)
 	default:
@@ -125,6 +138,16 @@ func WithOptimizers(list ...optimizer.Optimizer) Option {
 
 // WithLogger sets the logger of warnings. The default logger prints on standard error.
 func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
+
+// WithReport makes a server write a table to w at each interval: the keys, bytes and rates of each
+// tensor, how many requests wait, and the lag between workers. The default is what TUTTI_REPORT_SERVERS
+// says, on standard error, and no table without it. An interval of 0 turns tables off.
+func WithReport(every time.Duration, w io.Writer) Option {
+	if w == nil {
+		w = io.Discard
+	}
+	return func(o *options) { o.report, o.reportTo = every, w }
+}
 
 // AlsoServe makes a worker serve, too. Run sets it as its Placement says.
 func AlsoServe() Option { return func(o *options) { o.alsoServe = true } }

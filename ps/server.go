@@ -38,7 +38,8 @@ type Server struct {
 	idle     chan struct{}      // closed when no client is left
 	ended    bool
 
-	received, sent, pushes, pulls atomic.Uint64
+	received, sent atomic.Uint64
+	reported       chan struct{} // closed when no table is written any more; nil without a report
 }
 
 // A registered is a declaration that the lead knows.
@@ -93,6 +94,13 @@ func (s *Server) start() {
 		s.n.tasks.Go(func() { s.runEngine(e) })
 	}
 	s.n.tasks.Go(s.archive.run)
+	if every := s.n.opts.report; every > 0 {
+		s.reported = make(chan struct{})
+		go func() {
+			defer close(s.reported)
+			s.report(s.n.opts.reportTo, every)
+		}()
+	}
 	for _, x := range s.sessions {
 		s.n.tasks.Go(x.receive)
 		s.sending.Go(func() {
@@ -518,19 +526,27 @@ type Stats struct {
 	Received, Sent uint64 // bytes of bodies to and from other ranks
 	Queued         int    // requests that wait for an engine, for credit or for the wire
 	InFlight       int64  // bytes that this worker has sent and no server has acknowledged
+
+	ByTensor []TensorStats // of a server, in the order of the names
 }
 
 // Stats returns the server's counts.
 func (s *Server) Stats() Stats {
-	st := Stats{Pushes: s.pushes.Load(), Pulls: s.pulls.Load(), Received: s.received.Load(), Sent: s.sent.Load()}
-	tensors := make(map[uint32]bool)
+	st := Stats{Received: s.received.Load(), Sent: s.sent.Load()}
+	tensors := make(map[uint32]*TensorStats)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, p := range s.parts {
-		tensors[key.tensor] = true
-		st.Bytes += p.bytes.Load()
+		if tensors[key.tensor] == nil {
+			tensors[key.tensor] = new(TensorStats)
+		}
+		p.addStats(tensors[key.tensor])
 	}
-	st.Tensors, st.Parts = len(tensors), len(s.parts)
+	st.Tensors, st.Parts, st.ByTensor = len(tensors), len(s.parts), sortedStats(tensors)
+	for i := range st.ByTensor {
+		t := &st.ByTensor[i]
+		st.Bytes, st.Pushes, st.Pulls = st.Bytes+t.Bytes, st.Pushes+t.Pushes, st.Pulls+t.Pulls
+	}
 	for _, e := range s.engines {
 		st.Queued += e.queued()
 	}

@@ -24,7 +24,12 @@ type shard struct {
 	engine   *engine
 	priority int
 	kernel   reduce.Kernel
-	bytes    atomic.Int64 // of values and optimizer state
+
+	// For Stats.
+	keys, bytes   atomic.Int64
+	pushes, pulls atomic.Uint64
+	waiting       atomic.Int64
+	lag           atomic.Uint64
 
 	machine  *part.Machine
 	restored part.State // until the part is installed: what goes with the values from a snapshot
@@ -100,12 +105,14 @@ func (p *shard) free() {
 	}
 }
 
-// count64 updates bytes, which Stats reads.
+// count64 updates keys and bytes, which Stats reads.
 func (p *shard) count64() {
 	if p.table != nil {
 		p.bytes.Store(p.table.Bytes())
+		p.keys.Store(p.table.Rows())
 	} else {
 		p.bytes.Store(p.dense.Bytes())
+		p.keys.Store(int64(p.count))
 	}
 }
 
@@ -164,6 +171,8 @@ func (p *shard) run(j *job) {
 	}
 	clear(p.acknowledged)
 	p.acknowledged = p.acknowledged[:0]
+	p.waiting.Store(int64(p.machine.Waiting()))
+	p.lag.Store(p.machine.Lag())
 }
 
 // request gives a request to the machine: a PushPull as a push and a pull.
@@ -175,18 +184,18 @@ func (p *shard) request(j *job) {
 	}
 	switch j.q.Kind {
 	case message.Push:
-		p.s.pushes.Add(1)
+		p.pushes.Add(1)
 		p.step(part.Push, j, j.name)
 	case message.Set:
 		p.step(part.Set, j, j.name)
 	case message.Pull:
-		p.s.pulls.Add(1)
+		p.pulls.Add(1)
 		p.step(part.Pull, j, j.name+1)
 	case message.Save:
 		p.step(part.Save, j, j.name+1)
 	case message.PushPull:
-		p.s.pushes.Add(1)
-		p.s.pulls.Add(1)
+		p.pushes.Add(1)
+		p.pulls.Add(1)
 		p.step(part.Push, j, j.name)
 		if !j.replied {
 			p.step(part.Pull, j, j.name+1)

@@ -36,6 +36,7 @@ const (
 	Plain       = "TUTTI_INSECURE_PLAIN" // connections between hosts are not encrypted
 
 	ReportBootstrap = "TUTTI_REPORT_BOOTSTRAP" // print by which source each rank has found the job
+	ReportServers   = "TUTTI_REPORT_SERVERS"   // a duration: how often parameter servers print what they do
 )
 
 // Identity returns the variables that say which job and rank a process is. A launcher that runs
