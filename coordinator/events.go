@@ -120,8 +120,8 @@ func (co *Coordinator) stepInline(in negotiate.WorkerInput) {
 	co.processEvents()
 }
 
-// deadlineIn returns the time at which a wait ends. If there is no wait (some is false), it returns
-// the constant never.
+// deadlineIn returns the time that is wait after the current step. If some is false, there is no
+// wait, and deadlineIn returns the constant never.
 func (co *Coordinator) deadlineIn(wait negotiate.Duration, some bool) negotiate.Time {
 	if !some {
 		return never

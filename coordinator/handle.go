@@ -96,13 +96,14 @@ const (
 )
 
 // Submit submits the tensor. The tensor must not be in flight, and a Wait must have returned the
-// outcome of its last submission. Otherwise the next Wait returns fault.Misuse, and a submission in
-// flight continues. The same call of the other ranks fails with fault.Mismatch. A handle that was
-// submitted in a group cannot be submitted again.
+// outcome of its last submission. Otherwise this rank refuses the call: the next Wait returns
+// fault.Misuse, a submission in flight continues, and the other ranks get fault.Mismatch for their
+// same call. A handle that was submitted in a group cannot be submitted again.
 //
-// Calls of Submit by several goroutines must not overlap. Otherwise this rank may report the
-// refused call before the submission that continues. The other ranks then get fault.Mismatch for
-// their call that belongs to the submission, and the submission waits for their next call.
+// Calls of Submit by several goroutines must not overlap. Otherwise this rank may report a refused
+// call to rank 0 before the submission that continues, and the calls of the ranks no longer match:
+// the other ranks get fault.Mismatch for the call that matches the submission, and the submission
+// waits for their next call.
 func (h *Handle) Submit() {
 	var at callsite.Site
 	at.Capture()

@@ -152,7 +152,7 @@ func (o *options) agree(ctx context.Context, c *comm.Comm) (negotiate.Config, er
 }
 
 // A variable is a setting that can have several names in the environment. The first name that is
-// set wins. Variables of Horovod and BytePS keep their units.
+// set counts. Variables of Horovod and BytePS keep their units.
 type variable struct {
 	names []string
 	set   func(o *options, v float64)

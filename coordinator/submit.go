@@ -123,8 +123,8 @@ func AllGather[T comm.Element](to Submitter, name string, dst *Rows[T], src []T,
 	return start(to, gather(&request{kind: negotiate.AllGather, name: name, root: -1}, dst, src), opts)
 }
 
-// AllToAll sends splits[i] rows of src to rank i. It gives this rank the rows that all ranks have
-// sent to it, in rank order. Once the handle is done, dst has the result in newly allocated memory.
+// AllToAll sends splits[i] rows of src to rank i. Once the handle is done, dst has the rows that
+// all ranks have sent to this rank, in rank order and in newly allocated memory.
 func AllToAll[T comm.Element](to Submitter, name string, dst *Rows[T], src []T, splits []int, opts ...CallOption) *Handle {
 	return start(to, gather(&request{kind: negotiate.AllToAll, name: name, root: -1, splits: slices.Clone(splits)}, dst, src), opts)
 }

@@ -7,10 +7,11 @@ import "math/bits"
 // path makes no pendingTensor. It only counts them, in words of 64 entries. Counting 500 tensors of
 // 1,024 ranks takes 0.8 ms.
 //
-// An entry is eligible if it is live, belongs to all ranks and to no group, has no pendingTensor,
-// has not failed for good, and no rank has refused a call of it that others have not made. A full
-// request, a stall report, a join, a shutdown, a refused call or a change of settings first moves
-// the entry to the slow path: toSlowPath makes a pendingTensor from the entry's count.
+// An entry is eligible if it is live, belongs to the set of all ranks and to no group, has no
+// pendingTensor, and has not failed for good. In addition, there must be no call of it that one
+// rank has refused and others have not made. Some events first move the entry to the slow path,
+// where toSlowPath makes a pendingTensor from the entry's count. These are a full request, a stall
+// report, a join, a shutdown, a refused call and a change of settings.
 //
 //	event                            cached path         slow path
 //	a rank's bit                     counts.ranks + 1    recordSubmission

@@ -31,10 +31,10 @@ type permanentFailures struct {
 	groups  map[groupKey]*fault.Error
 }
 
-// maxFailures bounds the permanent failures. One failure may exceed the bound by the number of
-// tensors that are pending then. When the bound is reached, a conflict that needs a further record
-// ends the coordinator. A tensor that fails because a rank has closed is not recorded in that case,
-// because every later submission fails for the same reason.
+// maxFailures bounds the permanent failures. A failure that is recorded below the bound may add all
+// pending tensors at once, and so exceed the bound. When the bound is reached, a conflict that
+// needs a further record ends the coordinator. A tensor that fails because a rank has closed needs
+// none then, because each later submission fails for the same reason.
 const maxFailures = 4096
 
 // of returns the error with which every submission of a tensor in the given group fails, or nil.
@@ -98,10 +98,11 @@ func (c *Coordinator) failConflicts() {
 }
 
 // failWithGroup fails a tensor on the ranks that have submitted it. It also fails every tensor that
-// any of these ranks has submitted in one group with the failed tensor. It repeats this for the
+// any of these ranks has submitted in one group with the failed tensor, and repeats this for the
 // groups of each further tensor that fails. If the failure is permanent, all later submissions of
 // these tensors and groups fail, too, and all ranks are told. Otherwise only the ranks that have
-// submitted a tensor are told. The next submission of another rank may already be under way.
+// submitted a tensor are told, because the next submission of another rank may already be under
+// way.
 func (c *Coordinator) failWithGroup(p *pendingTensor, err *fault.Error, permanent bool) {
 	pending := c.sortedPending()
 	for queue := []*pendingTensor{p}; len(queue) > 0; queue = queue[1:] {

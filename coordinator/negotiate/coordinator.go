@@ -89,8 +89,9 @@ type Coordinator struct {
 	refused      map[key]*refusedCalls
 	refusedCount int
 	late         []lateSubmission
-	// parts holds, by rank, the lists that go on in the next list. They have no more submissions than
-	// the program of the rank has in flight.
+	// parts holds, by rank, the lists whose submissions continue in the next list; see
+	// RequestList.More. Its size is bounded by the number of submissions that a rank's program has in
+	// flight.
 	parts       map[int][]*RequestList
 	pendingPool []*pendingTensor // for reuse
 	// lastRequest is the previous request of the list being handled. Its field next predicts the

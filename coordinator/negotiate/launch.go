@@ -154,8 +154,8 @@ func (c *Coordinator) launch() {
 	c.readyPool = c.readyPool[:min(len(c.readyPool), maxPool)]
 }
 
-// moreUrgent orders by priority and then by ID. In steady steps the IDs have the order of the first
-// step.
+// moreUrgent orders by priority and then by ID. IDs are assigned in the first step, so later steps
+// keep the order of the first.
 func moreUrgent(a, b *readyTensor) int {
 	return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(a.id, b.id))
 }

@@ -28,12 +28,12 @@ type refusedCall struct {
 	err   *fault.Error
 }
 
-// refusedCalls holds the refused calls of one tensor in order. If the tensor is pending, the first
-// calls precede the pending call, and the others follow it. The field before is the number of the
-// first calls. If the tensor is not pending, these are all calls.
+// refusedCalls holds the refused calls of one tensor in order. The field before says how many of
+// them precede the tensor's pending call; the others follow it. If no call is pending, before
+// counts all of them.
 //
 //	a rank's next call      if it is submitted     if it is refused
-//	one of the first calls  it fails: failLate     the rank is added to made
+//	one before pending     it fails: failLate     the rank is added to made
 //	the pending call        recordSubmission       the pending tensor fails
 //	a call after it         a protocol error       the rank is added to made
 //	a new call              beginPending           a refusedCall is added

@@ -333,16 +333,15 @@ func (w *Worker) remove(n *tensorState) {
 }
 
 // fail ends submissions by their names. It skips names that this rank has not submitted, because
-// the response goes to all ranks. It also skips submissions that are in a Bucket. In that case the
-// failed submission is the next one of another rank, which has executed the Bucket already.
+// the response goes to all ranks. It also skips submissions that are in a Bucket: the failure then
+// concerns the next submission of a rank that has already executed the Bucket.
 func (w *Worker) fail(failed []TensorName, err *fault.Error) {
 	var submissions []SubmissionID
 	for _, f := range failed {
 		if n := w.tensors[key{f.Set, f.Name}]; n != nil && n.submission != 0 && !n.launched {
 			submissions = append(submissions, n.submission)
-			// The Coordinator learns this rank's group only from the request. So the request is
-			// sent although its submission has failed, before the program can submit the name
-			// again.
+			// The Coordinator learns this rank's group only from the request. So the request must be sent
+			// although its submission has failed, and before the program can submit the name again.
 			w.urgent = w.urgent || n.unsent
 			if n.request.Operation == RemoveSet && len(n.request.Shape) == 1 {
 				delete(w.removing, uint32(n.request.Shape[0]))

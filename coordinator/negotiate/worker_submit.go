@@ -93,8 +93,8 @@ func (w *Worker) validate(rs []TensorRequest) *fault.Error {
 		set := w.sets[q.Set]
 		switch {
 		case !q.valid():
-			return bad("got a name of %d bytes, an operator's name of %d bytes and shape %v, want 1 to %d bytes, at most %d bytes, and at most %d elements",
-				len(q.Name), len(q.Op), q.Shape, MaxName, maxOp, maxElements)
+			return bad("name: got %d bytes, want 1 to %d; operator's name: got %d bytes, want at most %d; shape: got %v, want at most %d elements",
+				len(q.Name), MaxName, len(q.Op), maxOp, q.Shape, maxElements)
 		case w.closed:
 			return bad("submitted after Close")
 		case w.joining:
