@@ -10,10 +10,11 @@ import (
 	"github.com/tutti-go/tutti/bootstrap/internal/filestore"
 )
 
-// directories is the Store of directories that all hosts of a job share.
+// directories is the Store for file:// URLs: a directory that all hosts of a job share.
 type directories struct{}
 
-// privateDirectories says that other users can neither read nor replace what is in a directory.
+// privateDirectories says whether Open refuses directories in which other users could read or
+// replace files.
 const privateDirectories = filestore.Private
 
 // Scheme implements Store.

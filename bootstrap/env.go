@@ -72,7 +72,7 @@ func (f *finder) flag(rank int, name string) (bool, error) {
 	return b, nil
 }
 
-// duration reads a Go duration such as 90s, or a plain number of seconds, as other launchers use
+// duration reads a Go duration such as 90s, or a plain number of seconds, as other launchers accept
 // it. A negative duration is an error.
 func (f *finder) duration(rank int, name string) (time.Duration, bool, error) {
 	v, ok := f.get(name)
@@ -96,8 +96,8 @@ func newJob(source string) *Job {
 }
 
 // rankAndSize reads the two numbers that every source of several ranks needs. If either is not set,
-// rankAndSize returns an error: a launcher sets both, and a rank that guessed the missing number
-// would wait for ranks that do not exist.
+// rankAndSize returns an error. A launcher sets both, and a rank that guessed the missing number
+// might wait for ranks that do not exist.
 func (f *finder) rankAndSize(j *Job, rankVar, sizeVar string) error {
 	for _, pair := range [][2]string{{rankVar, sizeVar}, {sizeVar, rankVar}} {
 		if !f.has(pair[1]) {
@@ -196,8 +196,8 @@ func splitListen(s string) (host, port string, err error) {
 	return host, "", nil
 }
 
-// portRange parses a port, or a range such as 7000-7099. A port may be 0, and a range may not hold
-// 0.
+// portRange parses a port, or a range such as 7000-7099. A single port may be 0, but a range must
+// not contain 0.
 func portRange(s string) (first, last int, err error) {
 	low, high, several := strings.Cut(s, "-")
 	if !several {
@@ -211,9 +211,9 @@ func portRange(s string) (first, last int, err error) {
 	return int(a), int(b), nil
 }
 
-// isLoopback reports whether an address, with or without a port, is loopback by its spelling alone.
-// It resolves no name except localhost, because the result of a resolver must not decide whether a
-// job may stay on loopback.
+// isLoopback reports whether the text of an address, with or without a port, is loopback. It
+// resolves no name except localhost, because a resolver's answer must not decide whether a job may
+// stay on loopback.
 func isLoopback(s string) bool {
 	host, _, err := splitListen(s)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 )
 
 // A membership is this process's connection to a launcher that decides which processes are the
-// ranks of the job. It lives as long as the process.
+// ranks of the job. The connection stays open as long as the process runs.
 type membership struct {
 	store store.Store
 
@@ -49,8 +49,8 @@ func (f *finder) membership() (*membership, error) {
 	return inherited.members, nil
 }
 
-// joining returns the Job of this process before the launcher has given it a rank. It returns nil
-// if the job has no store.
+// joining returns the Job of a process to which the launcher has not given a rank yet. It returns
+// nil if the launcher has no store.
 func (f *finder) joining() (*Job, error) {
 	m, err := f.membership()
 	if m == nil || err != nil {
@@ -67,8 +67,8 @@ func (j *Job) Elastic() bool { return j.members != nil }
 
 // Join returns the complete job. If Find has completed it, Join returns j. If the launcher has a
 // key-value store (PMI, PMIx), Join waits until all ranks have called Join, and learns rank, size,
-// rank 0's address and the secret. This takes until the deadline of ctx, or else at most Timeout if
-// TimeoutSet is true, or else at most five minutes.
+// rank 0's address and the secret. The wait is bounded by the deadline of ctx. Without a deadline
+// it is bounded by Timeout if TimeoutSet is true, or else by five minutes.
 //
 // In an elastic job, Join asks the launcher for the next epoch, and waits until it is formed with
 // this process as a member. It returns the job of that epoch, which has its own rank, size, secret
@@ -78,7 +78,7 @@ func (j *Job) Elastic() bool { return j.members != nil }
 //
 // The launcher forms an epoch when every process that it has not seen end has asked for it. Join
 // returns fault.NoQuorum if there will be no such epoch, or if the launcher is gone. It returns
-// fault.Timeout or fault.Canceled when ctx ends; a later Join of this process goes on. One
+// fault.Timeout or fault.Canceled when ctx ends; this process may then call Join again. One
 // goroutine at a time may call Join.
 func (j *Job) Join(ctx context.Context) (*Job, error) {
 	switch {
@@ -102,11 +102,12 @@ func (j *Job) Join(ctx context.Context) (*Job, error) {
 	}
 }
 
-// errListenAgain says that the job has got a second host after this process has opened its listener.
+// errListenAgain says that the job got a second host after this process had opened its listener on
+// loopback.
 var errListenAgain = errors.New("listener: got one on loopback, want one that other hosts reach")
 
 // enterEpoch opens the listener, sends its address to the launcher, and waits for the next epoch.
-// The address of the launcher says where other hosts reach this process. TUTTI_LISTEN,
+// By default this process listens on the local address of its route to the launcher. TUTTI_LISTEN,
 // TUTTI_INTERFACE and TUTTI_ADVERTISE take precedence.
 func (j *Job) enterEpoch(ctx context.Context) error {
 	m := j.members
@@ -132,7 +133,7 @@ func (j *Job) enterEpoch(ctx context.Context) error {
 }
 
 // awaitEpoch waits for the next epoch of which this process is a member. The parameter launcher is
-// the launcher's address when this process has opened its listener.
+// the launcher's address that was known when this process opened its listener.
 func (j *Job) awaitEpoch(ctx context.Context, launcher string) error {
 	m := j.members
 	m.mu.Lock()
@@ -170,16 +171,16 @@ func (m *membership) announce(ctx context.Context, addr string) error {
 	return err
 }
 
-// withdraw tells the launcher that this process does not wait for the next epoch any more.
-// Otherwise the launcher could form an epoch with it, in which the other ranks would wait for it.
-// If the launcher does not answer in time, it is stopped or ending, and the error is of no use.
+// withdraw tells the launcher that this process no longer waits for the next epoch. Otherwise the
+// launcher could form an epoch with it, in which the other ranks would wait for it. withdraw
+// ignores an error: a launcher that does not answer in time is stopped or ending.
 func (m *membership) withdraw(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawLimit)
 	defer cancel()
 	m.announce(ctx, "")
 }
 
-// withdrawLimit bounds how long a Join whose context has ended goes on.
+// withdrawLimit bounds how long Join takes to withdraw after its context has ended.
 const withdrawLimit = time.Second
 
 // watch waits until the job's Epoch has another version, and returns the Epoch and its version.
@@ -244,8 +245,8 @@ func (j *Job) become(ctx context.Context, e store.Epoch) (bool, error) {
 	return true, nil
 }
 
-// Addresses returns the listener's address and the host of the given ranks of j's epoch, as in
-// "rank 2 listens at 10.0.0.3:41234 on node3", where the launcher has recorded them.
+// Addresses returns texts such as "rank 2 listens at 10.0.0.3:41234 on node3" for the given ranks
+// of j's epoch. It omits ranks whose address the launcher has not recorded.
 func (j *Job) Addresses(ctx context.Context, ranks []int) (texts []string) {
 	entry, err := j.members.store.Get(ctx, store.AddressesKey)
 	if err != nil {
@@ -268,13 +269,13 @@ func (j *Job) AwaitBreak(ctx context.Context) error {
 
 // AwaitChange returns nil once the next epoch would have other members: a member's process has
 // failed, or a member or another process has asked for the next epoch. A member that has exited
-// with 0 does not count, because the job is about to end. The errors are those of AwaitBreak.
+// with 0 does not count, because the job is about to end. AwaitChange fails as AwaitBreak does.
 func (j *Job) AwaitChange(ctx context.Context) error {
 	return j.await(ctx, func(e store.Epoch) bool { return e.Broken || e.Waiting })
 }
 
-// await waits until the launcher has formed an epoch after j's, or until the function changed
-// returns true for the launcher's record of j's epoch.
+// await waits until the launcher has formed an epoch after j's, or until changed returns true for
+// the launcher's record of j's epoch.
 func (j *Job) await(ctx context.Context, changed func(store.Epoch) bool) error {
 	for version := uint64(0); ; {
 		e, at, err := j.members.watch(ctx, version)
@@ -303,8 +304,8 @@ func (j *Job) storeError(ctx context.Context, missing string, err error) error {
 	return fault.New(fault.Refused, op, unknown, "record of the launcher: %w", err)
 }
 
-// Close closes the listener that Join has opened, unless Listen has returned it. Without Close the
-// listener of a job of one rank, which does not call Listen, would stay open.
+// Close closes the listener that Join has opened, unless Listen has returned it. It is needed for a
+// job of one rank, which does not call Listen.
 func (j *Job) Close() {
 	if l := j.listening(); l != nil {
 		l.Close()

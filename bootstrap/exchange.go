@@ -15,16 +15,17 @@ import (
 //	0         1 TOKEN VALUE NONCE [NONCE ...]   the value, for these runs of ranks 1, 2, ...
 //	not 0     1 NONCE TOKEN                     the rank has read the value
 //
-// An earlier job that failed may have left texts. A rank accepts only a value that is for its own
-// nonce, which is random. Rank 0 writes its text again when a nonce has changed, and is finished
-// when all ranks have shown its token, which is random, too. It then removes all texts.
+// An earlier job that failed may have left texts. So a rank accepts a value only if the text
+// contains the rank's own nonce, which is random. Rank 0 writes its text again when a nonce has
+// changed. It is finished when all ranks have written its token, which is random, too. It then
+// removes all texts.
 type exchange struct {
 	where      string // the job and its store, for errors
 	rank, size int
 	value      string   // what rank 0 gives to all
 	own        string   // the nonce, or rank 0's token
 	written    string   // the text that this rank has written last, or ""
-	readers    []string // on rank 0: the nonce of each rank that has read the value, or ""
+	readers    []string // on rank 0: for each rank, the nonce if the rank has read the value, or ""
 }
 
 // newExchange returns a rank's part in an exchange. The value is rank 0's, and "" on other ranks.
@@ -33,9 +34,9 @@ func newExchange(where string, rank, size int, value string) *exchange {
 }
 
 // run returns rank 0's value. On rank 0 it returns when all ranks have read the value. On another
-// rank it returns when the rank has read the value, which rank 0 writes when all ranks take part.
-// The value has neither spaces nor newlines. The error after the end of ctx names the ranks that
-// did not come.
+// rank it returns when that rank has read the value; rank 0 writes the value when all ranks take
+// part. The value has neither spaces nor newlines. After the end of ctx the error names the ranks
+// that did not come.
 func (x *exchange) run(ctx context.Context, e Entries) (string, error) {
 	if x.rank == 0 && (x.value == "" || strings.ContainsAny(x.value, " \n")) {
 		return "", fmt.Errorf("value %q: want a value without spaces and newlines", x.value)
@@ -59,7 +60,7 @@ func (x *exchange) run(ctx context.Context, e Entries) (string, error) {
 			return "", err
 		case now.done != "":
 			if x.rank == 0 {
-				e.Remove(ctx, upTo(x.size)...) // the next job ignores a text that stays
+				e.Remove(ctx, upTo(x.size)...) // a text that cannot be removed does not mislead the next job
 			}
 			return now.done, nil
 		}
@@ -73,7 +74,7 @@ func (x *exchange) withdraw(ctx context.Context, e Entries) {
 	}
 }
 
-// An action is what a rank does when texts have changed. Fields that are "" mean nothing to do.
+// An action is what a rank must do after texts have changed. A field that is "" requires nothing.
 type action struct {
 	write   string // the new text of this rank
 	done    string // rank 0's value: the exchange is over after the write
@@ -96,7 +97,7 @@ func (x *exchange) step(texts []string) (action, error) {
 	switch {
 	case now.write == "":
 	case now.write == x.written && own != nil:
-		now.write = "" // the place has this text already
+		now.write = "" // the store holds this text already
 	default:
 		x.written = now.write
 	}
@@ -112,12 +113,12 @@ func (x *exchange) lead(texts []string) action {
 		case len(f) == 3 && f[2] == x.own:
 			x.readers[r] = f[1]
 		case len(f) == 3:
-			x.readers[r] = "" // it has started again
+			x.readers[r] = "" // the rank was started again
 			unread = append(unread, strconv.Itoa(r))
 		case x.readers[r] == "":
 			absent = append(absent, strconv.Itoa(r))
 			continue
-		default: // it has read the value, and a store has removed its text since
+		default: // the rank has read the value, and its text was removed since
 			nonces = append(nonces, x.readers[r])
 			continue
 		}
@@ -135,8 +136,8 @@ func (x *exchange) lead(texts []string) action {
 	return now
 }
 
-// follow returns what another rank does, by the fields of rank 0's text. It is done once rank 0 has
-// written the value for this run of the rank.
+// follow returns what a rank other than 0 does, given the fields of rank 0's text. The rank is done
+// once rank 0 has written the value for this run of the rank.
 func (x *exchange) follow(root []string) action {
 	write := func(token string) string { return strings.Join([]string{version, x.own, token}, " ") }
 	switch {

@@ -4,11 +4,11 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// exits reads the launcher's record of processes that have ended. It returns a function that
+// exits opens the launcher's record of processes that have ended. It returns a function that
 // reports whether a rank has ended, or nil if there is no record. entries[r] is the index of the
-// entry of rank r's process. If grows is true, the record may have further entries. If the
-// descriptor is not such a record, exits does not touch it: the variable may have reached a child
-// of a rank, where the number means another file.
+// entry of rank r's process. If grows is true, the record may have further entries. The variable
+// may have reached a child of a rank, in which the number is another file's. So exits does not
+// touch a descriptor that is not such a record.
 func (f *finder) exits(rank int, entries []int, grows bool) func(rank int) bool {
 	fd, set, err := f.number(rank, vars.ExitsFD, 3, 1<<20)
 	if err != nil || !set || !f.own {

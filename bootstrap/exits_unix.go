@@ -11,8 +11,8 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// openExits writes this process's id into the record of fd, in the entry of the given rank. The
-// rank then counts as ended only if this very process was started by the launcher and has ended.
+// openExits writes this process's ID into the record, in the entry of the given rank. So the rank
+// counts as ended only if the launcher has started this very process, and the process has ended.
 // entries[r] is the index of rank r's entry. openExits returns a function that reports whether a
 // rank has ended, or nil if fd is not a record with these entries. If grows is false, the record
 // must have no further entries.

@@ -50,9 +50,8 @@ func (f *finder) hosts() (*Job, error) {
 }
 
 // jobOfList returns the job of a rank if the addresses of all ranks are known. Two ranks count as
-// ranks of one host if the list spells their hosts the same. jobOfList compares the spelling
-// because it is equal on all ranks, and the result of a look-up might not be. It derives the job's
-// name from the list.
+// ranks of one host if the list spells their hosts the same. The spelling is equal on all ranks,
+// which the result of a lookup might not be. The job's name is derived from the list.
 func jobOfList(source, kind string, rank int, peers []string) *Job {
 	j := newJob(source)
 	j.Rank, j.Size, j.Peers = rank, len(peers), peers

@@ -20,12 +20,12 @@ type proof struct {
 	credentials *jobca.Credentials
 }
 
-// inherited keeps what Find has removed so that children do not inherit it. It is a variable of the
-// package, because the environment and the descriptors belong to the whole process.
+// inherited keeps what Find has hidden from children of this process. It is a package variable,
+// because environment and descriptors belong to the whole process, too.
 var inherited keeper
 
-// A keeper keeps a secret, and the connection to the launcher, for a later Find. That Find uses
-// them if its environment has none.
+// A keeper keeps a secret, and the connection to the launcher, for a later Find whose environment
+// has none.
 type keeper struct {
 	mu     sync.Mutex // guards the fields below
 	secret []byte     // from TUTTI_SECRET
@@ -33,9 +33,9 @@ type keeper struct {
 
 	members *membership // from TUTTI_STORE_FD
 
-	// metBy is the name of the source whose store Join has used, or "" before the first Join. The
-	// field met is the job that Join has completed, or nil if Join has failed. The field store is
-	// the connection.
+	// metBy is the name of the source by whose store a Join has completed a job, or "" before the
+	// first Join. The field met is that job, or nil if Join has failed. The field store is the
+	// connection.
 	metBy string
 	met   *Job
 	store launcherStore

@@ -46,8 +46,9 @@ func netInterfaces() ([]netInterface, error) {
 	return up, nil
 }
 
-// placement reads TUTTI_INTERFACE and TUTTI_ADVERTISE, which say where the other ranks reach this
-// rank. It refuses both in a job with a list of all addresses, because the list says so already.
+// placement reads TUTTI_INTERFACE and TUTTI_ADVERTISE, which determine at which address the other
+// ranks reach this rank. In a job with a list of all addresses it refuses both, because the list
+// determines that already.
 func (f *finder) placement(j *Job) error {
 	for _, name := range []string{vars.Interface, vars.Advertise} {
 		if text, ok := f.get(name); ok && len(j.Peers) > 0 {
@@ -83,8 +84,8 @@ func (f *finder) placement(j *Job) error {
 	return nil
 }
 
-// selectAddrs returns the addresses that the value of TUTTI_INTERFACE selects. Its syntax is that
-// of NCCL_SOCKET_IFNAME, and networks:
+// selectAddrs returns the addresses that the value of TUTTI_INTERFACE selects. The syntax is that
+// of NCCL_SOCKET_IFNAME, extended by networks:
 //
 //	eth,ib         interfaces whose names begin with eth, then those with ib
 //	=eth0,ib0      the interfaces of these names
@@ -141,9 +142,10 @@ func describe(all []netInterface) string {
 	return strings.Join(parts, ", ")
 }
 
-// selectedHost returns the selected address that suits the job best: the one from which Root is
-// reached, or else the first of the same family, or else the first. Without a Root, the default
-// route takes its place. Ranks other than 0 wait until Root's name has an address.
+// selectedHost returns the selected address that suits the job best. That is the address from which
+// Root is reached, or else the first one of the same family, or else the first one. If there is no
+// Root, the default route is used in its place. Ranks other than 0 wait until Root's name has an
+// address.
 func (j *Job) selectedHost(ctx context.Context) (string, error) {
 	var near netip.Addr
 	var err error
@@ -168,8 +170,8 @@ func (j *Job) selectedHost(ctx context.Context) (string, error) {
 	return best.String(), nil
 }
 
-// An advertised is a listener that the other ranks reach at another address than its own, such as
-// that of a gateway which maps a port to the listener.
+// An advertised is a listener that the other ranks reach at an address other than its own. An
+// example is a gateway that forwards a port to the listener.
 type advertised struct {
 	net.Listener
 	addr string

@@ -43,7 +43,7 @@ type Options struct {
 	// Listen, if not "", replaces TUTTI_LISTEN.
 	Listen string
 
-	// Stores are the kinds of places that TUTTI_STORE may name, besides directories.
+	// Stores are the kinds of stores that TUTTI_STORE may name, besides directories.
 	Stores []Store
 }
 
@@ -110,7 +110,7 @@ type Job struct {
 	Warnings []string
 
 	listen      string             // TUTTI_LISTEN: host, host:ports or :ports; "" if Listen chooses
-	advertise   string             // TUTTI_ADVERTISE: host or host:port; "" if it is where Listen listens
+	advertise   string             // TUTTI_ADVERTISE: host or host:port; "" if it is the listener's address
 	selected    []netip.Addr       // addresses that TUTTI_INTERFACE selects; nil if it is not set
 	listenFD    int                // the descriptor of an inherited listener; -1 if there is none
 	everywhere  bool               // rank 0 listens on all interfaces
@@ -119,7 +119,7 @@ type Job struct {
 	// members is the launcher's record of the ranks. It is nil if the environment alone says who
 	// they are.
 	members  *membership
-	finder   *finder      // set with members; reads what belongs to an epoch
+	finder   *finder      // set if members is set; reads the values that belong to an epoch
 	listener net.Listener // opened by Join, until Listen returns it
 
 	// meeting is how Join completes the job. It is nil if Find has completed it, or if the job is
@@ -147,8 +147,8 @@ func Find(o Options) (*Job, error) {
 	return f.find(o)
 }
 
-// A finder is one call of Find. Its fields are the functions by which Find queries the machine. A
-// test sets them to describe another machine.
+// A finder is one call of Find. Its fields are the functions by which Find queries the machine, so
+// that a test can describe another machine.
 type finder struct {
 	own      bool // lookup reads this process's environment
 	lookup   func(string) (string, bool)
@@ -160,8 +160,8 @@ type finder struct {
 	stores     []Store                // those of Options
 }
 
-// find runs the sources, then reads what does not depend on the source: settings, secret, and
-// whether the job may leave loopback. Options take precedence over variables.
+// find runs the sources, and then reads what does not depend on the source: the settings, the
+// secret, and whether the job may leave loopback. Options take precedence over variables.
 func (f *finder) find(o Options) (*Job, error) {
 	if n := len(o.Secret); n > 0 && n < jobca.MinSecret {
 		return nil, fault.New(fault.Misuse, op, unknown, "Options.Secret: got %d bytes, want at least %d", n, jobca.MinSecret)
@@ -196,8 +196,8 @@ func (f *finder) find(o Options) (*Job, error) {
 	return j, j.confineToLoopback(o.Insecure, "")
 }
 
-// secretOf gives the job the secret of the options, or else that of the environment. A job may have
-// a secret already, from an earlier Join. It keeps this secret if there is no other.
+// secretOf gives the job the secret of the options, or else the secret of the environment. If there
+// is neither, the job keeps the secret that it may have from an earlier Join.
 func (f *finder) secretOf(j *Job, o Options) error {
 	p, err := f.proof(j) // runs even with Options.Secret, so that no child inherits another secret
 	if len(o.Secret) > 0 {
@@ -276,8 +276,8 @@ func (f *finder) settings(j *Job) error {
 // Without this rule a job without a secret would accept any process that reaches its ports. An
 // early error is better than ranks that cannot reach each other later.
 //
-// The parameter elsewhere counts as one more address. It describes a rank on another host whose
-// address is not known yet, or is "".
+// The parameter elsewhere describes one more address of the job: that of a rank on another host,
+// which is not known yet. It is "" if there is none.
 func (j *Job) confineToLoopback(insecure bool, elsewhere string) error {
 	if j.listen != "" {
 		if _, _, err := splitListen(j.listen); err != nil {

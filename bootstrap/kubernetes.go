@@ -9,9 +9,9 @@ import (
 )
 
 // kubernetes reads the index that Kubernetes gives each pod of an Indexed Job, or of a JobSet with
-// one such Job. The pods are named JOB-INDEX. A headless service makes these the names of hosts in
-// a domain. The domain is in the pod's own entry in /etc/hosts. The number of pods is not in the
-// environment, so the manifest sets WORLD_SIZE.
+// one such Job. The pods are named JOB-INDEX. With a headless service, these are also the names of
+// hosts in a domain. The source finds the domain in the pod's own entry in /etc/hosts. The number
+// of pods is not in the environment, so the manifest must set WORLD_SIZE.
 func (f *finder) kubernetes() (*Job, error) {
 	if !f.has(vars.PodIndex) || !f.has(vars.TorchSize) {
 		return nil, nil

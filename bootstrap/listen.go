@@ -31,14 +31,16 @@ const lookupPause = 250 * time.Millisecond
 //   - loopback, for a job that stays on loopback;
 //   - the address of this machine from which Root is reached.
 //
-// The port is that of TUTTI_LISTEN, or else the one that the job's addresses give this rank, or
-// else one that the system chooses. In a range of ports, Listen takes the first that is free. A
-// range does not apply to a rank whose port the job's addresses give.
+// The port is that of TUTTI_LISTEN, or else the port in this rank's address, or else a port that
+// the system chooses. In a range of ports, Listen uses the first free one. If the job's addresses
+// determine this rank's port, a range has no effect.
 //
-// The listener's Addr is where the other ranks reach this rank: TUTTI_ADVERTISE, if that is set.
+// The listener's Addr is the address at which the other ranks reach this rank. If TUTTI_ADVERTISE
+// is set, it is that address.
 //
-// Listen looks up names until they have an address, or until ctx ends: those of TUTTI_LISTEN and of
-// Root. Errors are *fault.Error: Refused (address in use, not allowed), Timeout, Canceled.
+// The names in TUTTI_LISTEN and in Root may not resolve yet. Listen looks them up again until they
+// have an address, or until ctx ends. Errors are *fault.Error: Refused (address in use, not
+// allowed), Timeout, Canceled.
 func (j *Job) Listen(ctx context.Context) (net.Listener, error) {
 	if l := j.listening(); l != nil {
 		return l, nil
@@ -58,8 +60,8 @@ func (j *Job) open(ctx context.Context) (net.Listener, error) {
 			return l, nil
 		}
 		// This process has adopted the descriptor before, or it is a child of rank 0 that did not
-		// inherit it. Listening on the address itself shows which case it is: the address is free,
-		// or in use.
+		// inherit it. The attempt to listen on the address distinguishes the cases: the address is free
+		// in the first, and in use in the second.
 	}
 	host, ports, err := splitListen(j.listen)
 	if err != nil {
@@ -98,7 +100,7 @@ func (j *Job) open(ctx context.Context) (net.Listener, error) {
 		return nil, j.lookupError(ctx, err)
 	}
 	if at.IsLoopback() {
-		// Root's name is loopback on this host, and ranks elsewhere need another address.
+		// On this host Root's name is loopback, but ranks on other hosts need another address.
 		if outward, err := route.Default(ctx); err == nil {
 			at = outward
 		}
@@ -113,7 +115,7 @@ func (j *Job) badListen() error {
 }
 
 // ownAddr returns the address at which the other ranks expect this rank, or "" if this rank may
-// listen anywhere. The latter holds for all ranks except 0 if the job has only Root, because they
+// listen anywhere. If the job has only Root, all ranks except 0 may listen anywhere, because they
 // send their addresses to rank 0.
 func (j *Job) ownAddr() string {
 	switch {
@@ -143,8 +145,9 @@ func (j *Job) bindHost(ctx context.Context, host, ports string) (net.Listener, e
 	}
 }
 
-// bindPorts listens on a port, the first free port of a range, or, if ports is "", a port that the
-// system chooses. Other ranks leave the port of Root to rank 0, which may be on the same host.
+// bindPorts listens on a port, on the first free port of a range, or, if ports is "", on a port
+// that the system chooses. Ranks other than 0 skip the port of Root, because rank 0 may be on the
+// same host.
 func (j *Job) bindPorts(ctx context.Context, host, ports string) (net.Listener, error) {
 	first, last, err := portRange(cmp.Or(ports, "0"))
 	if err != nil {

@@ -9,10 +9,10 @@ import (
 	"syscall"
 )
 
-// adoptFD makes an inherited descriptor this process's listener. It closes the descriptor itself.
-// The copy in the listener has close-on-exec set, so that this rank's children do not keep the port
-// in use. adoptFD does not touch a descriptor that does not listen on want: the variable may have
-// reached a child of rank 0, where the number means another file.
+// adoptFD makes an inherited descriptor this process's listener. It closes the descriptor. The copy
+// in the listener has close-on-exec set, so that this rank's children do not keep the port in use.
+// The variable may have reached a child of rank 0, in which the number is another file's. So
+// adoptFD does not touch a descriptor that does not listen on want.
 func adoptFD(fd int, want string) (net.Listener, error) {
 	if n, err := syscall.GetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_ACCEPTCONN); err != nil || n == 0 {
 		return nil, fmt.Errorf("descriptor %d is no listener", fd)

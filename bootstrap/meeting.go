@@ -27,14 +27,14 @@ type launcherStore interface {
 	// ranks of this host, and their number. The last two are -1 if the launcher does not say.
 	Layout() (rank, size, localRank, localSize int)
 
-	// Exchange publishes rank 0's value, waits until all ranks have called Exchange, and returns
-	// the value on every rank. Other ranks pass "". It ends when ctx ends, and when the launcher
-	// ends. ctx has a deadline, unless the user wants to wait for ever.
+	// Exchange publishes rank 0's value, waits until all ranks have called Exchange, and returns the
+	// value on every rank. Other ranks pass "". It fails when ctx ends, and when the launcher ends.
+	// ctx has a deadline, unless the user wants to wait without a limit.
 	Exchange(ctx context.Context, value string) (string, error)
 
 	// Close closes the connection. If Exchange has succeeded, Close first tells the launcher that
-	// this process needs it no more. Otherwise the launcher takes this process for failed, and ends
-	// the job. Close waits two seconds at most. A second Close only returns an error.
+	// this process no longer needs it. Without this message the launcher would regard this process as
+	// failed, and end the job. Close waits at most two seconds. A second Close only returns an error.
 	Close() error
 }
 
@@ -43,23 +43,24 @@ type launcherStore interface {
 type meeting struct {
 	source  string // the name of the source
 	private bool   // the store may carry the secret; see the package comment
-	trusted bool   // others cannot read what passes through the store, as far as this package knows
+	trusted bool   // as far as this package knows, others cannot read what passes through the store
 	again   bool   // dial works more than once
 	dial    func(context.Context) (launcherStore, error)
 	finder  *finder
 	options Options
 
 	// otherwise returns a job of the same rank and size that needs no store, or nil. It is used if
-	// dial cannot connect. The function is nil if there is no such source.
+	// dial cannot connect. The field itself is nil if the source has no alternative.
 	otherwise func() *Job
 }
 
-// meetingLimit bounds a meeting if the context has no deadline and the job has no Timeout. Some
-// launchers do not notice that a rank has ended before it called Init.
+// meetingLimit bounds a meeting if the context has no deadline and the job has no Timeout. A bound
+// is needed, because some launchers do not notice that a rank has ended before it called Init.
 const meetingLimit = 5 * time.Minute
 
-// pmi1 finds a launcher that speaks PMI-1. If PMI_FD is an open socket, the parent of this process
-// is such a launcher. Any process of the same host, or of the network, may connect to PMI_PORT.
+// pmi1 finds a launcher that speaks PMI-1. If PMI_FD is an open socket, the launcher is the parent
+// of this process, so the connection is private. PMI_PORT is not private: any process of the same
+// host, or of the network, may connect to it.
 func (f *finder) pmi1() (*Job, error) {
 	from, private := "PMI-1 at PMI_FD", pmi.Inherited(f.lookup)
 	if !private {
@@ -73,8 +74,9 @@ func (f *finder) pmi1() (*Job, error) {
 	})
 }
 
-// metBefore returns the job of an earlier meeting of this process by the same source, or nil. The
-// connection to a launcher can be used once, so after a meeting that failed, metBefore fails.
+// metBefore returns the job of an earlier meeting of this process by the same source, or nil. A
+// connection to a launcher can be used only once, so after a failed meeting metBefore returns an
+// error.
 func (f *finder) metBefore(source string) (*Job, error) {
 	inherited.mu.Lock()
 	defer inherited.mu.Unlock()
@@ -100,9 +102,9 @@ func (f *finder) meetBy(source, from string, private bool, dial func(context.Con
 	return j, nil
 }
 
-// meet completes the job through the launcher's store. The connection stays open until Finalize. If
-// meet or a later step of Init fails, it stays open until this process ends. Otherwise the launcher
-// would end the job, and this process, before the process could print the error.
+// meet completes the job through the launcher's store. The connection stays open until Finalize,
+// even if meet or a later step of Init fails. If it were closed, the launcher would end the job,
+// and this process, before the process could print the error.
 func (j *Job) meet(ctx context.Context) (*Job, error) {
 	limit := meetingLimit
 	if j.TimeoutSet {
@@ -133,8 +135,8 @@ func (j *Job) meet(ctx context.Context) (*Job, error) {
 }
 
 // Finalize tells the launcher that this process no longer needs it, if the launcher has a key-value
-// store. From then on the launcher does not end the other ranks when this process ends. So call
-// Finalize when no rank waits for this rank any more. Finalize waits two seconds at most.
+// store. After that, the launcher does not end the other ranks when this process ends. So call
+// Finalize only when no rank waits for this rank any more. Finalize waits at most two seconds.
 func (j *Job) Finalize() {
 	if j.store != nil {
 		j.store.Close() // an error here changes nothing
@@ -202,15 +204,15 @@ func (m *meeting) enter(ctx context.Context, j *Job, store launcherStore) error 
 	return m.finder.identity(j)
 }
 
-// boundToOneCore reports whether a process may use only one core of a host that has more. The text
-// is Linux's list of cores, such as 0-3. Launchers bind ranks to cores, and Go then runs one
-// goroutine at a time.
+// boundToOneCore reports whether a process may use only one core of a host that has more. The
+// parameter online is Linux's list of cores, such as 0-3. Such a process runs only one goroutine at
+// a time, and launchers bind ranks to cores by default.
 func boundToOneCore(usable int, online string) bool {
 	return usable == 1 && strings.ContainsAny(online, ",-")
 }
 
-// protect gives the job the secret that its environment or the program has. Without one, rank 0
-// publishes a secret if the store may carry it, and otherwise the job must stay on loopback. See
+// protect gives the job the secret of its environment or of the program. If there is none, rank 0
+// publishes a secret if the store may carry it; otherwise the job must stay on loopback. See
 // confineToLoopback for the parameter elsewhere.
 func (f *finder) protect(j *Job, o Options, private bool, elsewhere string) error {
 	err := f.secretOf(j, o)
@@ -220,9 +222,9 @@ func (f *finder) protect(j *Job, o Options, private bool, elsewhere string) erro
 	return j.confineToLoopback(o.Insecure, elsewhere)
 }
 
-// invite opens rank 0's listener, and returns the invitation of the other ranks.
+// invite opens rank 0's listener, and returns the invitation for the other ranks.
 func (m *meeting) invite(ctx context.Context, j *Job) (in invitation, err error) {
-	j.everywhere = j.listen == "" && !j.Loopback // each other rank chooses the address that it reaches
+	j.everywhere = j.listen == "" && !j.Loopback // each other rank chooses one of rank 0's addresses
 	if j.listener, err = j.Listen(ctx); err != nil {
 		return in, err
 	}
@@ -309,8 +311,8 @@ func firstThatAccepts(ctx context.Context, addrs []string) string {
 	return addrs[0]
 }
 
-// meetingError returns the error of the launcher's store, with the remedy. A *fault.Error has its
-// own remedy.
+// meetingError returns the error of the launcher's store, with a remedy. It returns a *fault.Error
+// unchanged, because that contains its remedy.
 func (j *Job) meetingError(ctx context.Context, err error) error {
 	var f *fault.Error
 	if errors.As(err, &f) {

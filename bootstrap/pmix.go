@@ -11,8 +11,9 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// pmix finds a launcher with a PMIx server on each host. A process of another user on the same host
-// can lie to the server about its user. Nobody else reaches a server that listens on loopback only.
+// pmix finds a launcher with a PMIx server on each host. A server that listens on loopback only
+// counts as private, because only processes of this host reach it. A process of another user on
+// this host could still lie to the server about its user.
 func (f *finder) pmix() (*Job, error) {
 	if !pmix.Present(f.lookup) {
 		return nil, nil
@@ -66,12 +67,12 @@ func (f *finder) launchedSize() int {
 	return 0
 }
 
-// meetOtherwise completes the job by a source that needs no launcher's store, if the store cannot
-// be reached. If there is none, or the store has answered, it returns the error of the store: the
-// other ranks may be waiting in the store then.
+// meetOtherwise completes the job by a source that needs no store, if the launcher's store cannot
+// be reached. It returns the error of the store if there is no such source, or if the store has
+// answered, because the other ranks may then be waiting in the store.
 func (m *meeting) meetOtherwise(ctx context.Context, j *Job, dialErr error) (*Job, error) {
 	if end, limited := ctx.Deadline(); limited && time.Until(end) <= 0 {
-		<-ctx.Done() // the dialer sees the deadline by a clock of its own, and may be ahead of ctx
+		<-ctx.Done() // the dialer has its own timer for the deadline, and may see it before ctx does
 	}
 	err := j.meetingError(ctx, dialErr)
 	var plain *Job

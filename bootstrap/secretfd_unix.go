@@ -14,14 +14,14 @@ import (
 )
 
 // pipeTimeout is how long readFD waits for the bytes of a pipe. The launcher writes them and closes
-// its end before it starts the rank. A longer wait means that the descriptor is now another pipe.
+// its end before it starts the rank. So a longer wait means that the descriptor is another pipe.
 const pipeTimeout = 2 * time.Second
 
-// readFD returns the content of a descriptor, and leaves the descriptor open. The parameter most is
-// the largest number of bytes. readFD reads a file from its start without moving its position,
-// because ranks that a script starts one after another share the position. It reads a pipe to its
-// end, within pipeTimeout. It reads nothing else, such as a socket or a terminal, because the
-// variable may have reached a process in which the number is another file's.
+// readFD returns at most the given number of bytes of a descriptor, and leaves the descriptor open.
+// It reads a file from its start without moving its position, because programs that a script starts
+// one after another share the position. It reads a pipe to its end, within pipeTimeout. It refuses
+// anything else, such as a socket or a terminal: the variable may have reached a process in which
+// the number is another file's.
 func readFD(fd, most int) ([]byte, error) {
 	var st syscall.Stat_t
 	if err := syscall.Fstat(fd, &st); err != nil {
@@ -44,8 +44,8 @@ func readFD(fd, most int) ([]byte, error) {
 	return nil, errors.New("it is neither a file nor a pipe")
 }
 
-// readAll reads at most the given number of bytes, to the end. The function read fills a buffer
-// from an offset.
+// readAll reads to the end, and fails if there are more bytes than the parameter most. The function
+// read fills a buffer from an offset.
 func readAll(most int, read func(b []byte, at int64) (int, error)) ([]byte, error) {
 	text := make([]byte, most)
 	n := 0
@@ -64,9 +64,8 @@ func readAll(most int, read func(b []byte, at int64) (int, error)) ([]byte, erro
 	return nil, fmt.Errorf("got more than %d bytes", len(text)-1)
 }
 
-// markRead moves the position of the descriptor's file. The launcher shares the position. When it
-// sees that the position has moved, it knows that a program of this rank has called Init. A pipe
-// has no position.
+// markRead moves the position of the descriptor's file, which the launcher shares. The moved
+// position shows the launcher that a program of this rank has called Init. A pipe has no position.
 func markRead(fd int) { syscall.Seek(fd, 1, 0) }
 
 // closeFD closes a descriptor.

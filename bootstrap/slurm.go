@@ -9,7 +9,7 @@ import (
 )
 
 // slurm reads the variables that srun sets for each task of a step. Outside a step, as in a batch
-// script, the variables describe the allocation, and this process is no task.
+// script, the variables describe the allocation, and this process is not a task.
 //
 // Without PMI and PMIx, Slurm has no store for the job. So all ranks derive one port from the step,
 // and rank 0 listens there on the first host of the step. Other users can derive the port, too.
@@ -23,7 +23,7 @@ func (f *finder) slurm() (*Job, error) {
 		return nil, err
 	}
 	if j.Size == 1 {
-		return nil, nil // another launcher may have been started as this task
+		return nil, nil // another launcher may run as this task
 	}
 	if only, _ := f.get(vars.Bootstrap); only != "slurm" {
 		if err := f.checkOneTaskPerRank(j); err != nil {

@@ -4,19 +4,18 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// A source is one way to find the job. If the source does not apply, find returns nil, nil.
+// A source is one way to find the job. If the source does not apply, its find returns nil, nil.
 type source struct {
 	name    string
 	applies string // the condition under which it applies, for messages
 	find    func(*finder) (*Job, error)
 }
 
-// sources returns the sources in the order of the package comment. The table in the package comment
-// reserves places for new sources. Each source sets:
+// sources returns the sources in the order of the package comment. Each source sets:
 //
 //	source     rank and size          addresses                    name of the job
 //	store      TUTTI_RANK, _SIZE,     Root: rank 0's value in      from rank 0's value
-//	           or a launcher's        the place
+//	           or a launcher's        the store
 //	tuttirun   TUTTI_RANK, _SIZE      Root: TUTTI_ROOT             TUTTI_JOB, else "tutti"
 //	hosts      TUTTI_RANK, or the     Peers: TUTTI_HOSTS           TUTTI_JOB, else from the list
 //	           own entry; the list
@@ -146,8 +145,8 @@ func (f *finder) role(j *Job) (err error) {
 }
 
 // dmlcRole returns the role that a launcher of ps-lite gives to this process, or "". It refuses the
-// role scheduler: a scheduler tells workers and servers their addresses, and ranks need no process
-// for that.
+// role scheduler: in ps-lite, a scheduler tells workers and servers their addresses, but ranks find
+// each other without such a process.
 func (f *finder) dmlcRole(rank int) (string, error) {
 	role, _ := f.get(vars.DMLCRole)
 	switch role {
@@ -191,8 +190,9 @@ func (f *finder) single() (*Job, error) {
 }
 
 // checkAlone returns an error if the job has one rank, and a launcher's variables show that there
-// are more processes. The variables of one of the two are left over, and N independent jobs of one
-// rank would look like a job that works. TUTTI_BOOTSTRAP says which of the two counts.
+// are more processes. Either the source's variables or the launcher's are left over, and N
+// independent jobs of one rank would look like a job that works. TUTTI_BOOTSTRAP says which of the
+// two counts.
 func (f *finder) checkAlone(j *Job) error {
 	if j.Size != 1 || f.has(vars.Bootstrap) {
 		return nil

@@ -10,32 +10,32 @@ import (
 	"github.com/tutti-go/tutti/internal/vars"
 )
 
-// A Store is a kind of place in which the ranks of a job can meet, such as that of package etcd.
-// TUTTI_STORE names a place by a URL. Directories (file:///DIRECTORY) are part of every program; a
-// program passes other Stores in Options. A Store has no resources. Any number of goroutines may
-// use it.
+// A Store is a kind of store in which the ranks of a job can meet, such as that of package etcd.
+// TUTTI_STORE names a store by a URL. Directories (file:///DIRECTORY) are part of every program; a
+// program passes other Stores in Options. A Store value holds no resources. Any number of
+// goroutines may use it.
 type Store interface {
 	// Scheme returns the scheme of the URLs, such as "etcd".
 	Scheme() string
 
 	// Open returns the entries of a job, as one of its ranks sees them. The name of the job is valid
-	// as the name of a file. An error says what is wrong with the URL or the place. It does not name
-	// TUTTI_STORE. ctx bounds Open alone; like the contexts of Entries, it has a deadline, unless the
-	// user wants to wait for ever.
+	// as the name of a file. An error says what is wrong with the URL or the store, and does not name
+	// TUTTI_STORE. ctx bounds Open only. Like the contexts of Entries, it has a deadline, unless the
+	// user wants to wait without a limit.
 	Open(ctx context.Context, url, job string, rank, size int) (Entries, error)
 }
 
 // Entries are texts by which the ranks of a job find rank 0. Each rank has one text, of one line.
 // Rank 0 sees the texts of all ranks. Another rank sees its own and rank 0's. An earlier job may
-// have left texts. One goroutine uses Entries.
+// have left texts. Only one goroutine uses an Entries.
 type Entries interface {
 	// Next returns the texts, indexed by rank. It returns "" for a rank that has no text, or whose
-	// text this rank does not see. The first call returns at once, and a later one when a text may
-	// have changed. The result holds what this rank has written, unless the text was replaced or
-	// removed later. It is valid until the next call.
+	// text this rank does not see. The first call returns at once, and a later call when a text may
+	// have changed. This rank's own text is the one that it has written last, unless that text was
+	// replaced or removed since. The result is valid until the next call.
 	Next(ctx context.Context) ([]string, error)
 
-	// Write replaces this rank's text. Nobody sees a part of it.
+	// Write replaces this rank's text atomically.
 	Write(ctx context.Context, text string) error
 
 	// Remove removes the texts of some ranks.
@@ -45,9 +45,9 @@ type Entries interface {
 	Close() error
 }
 
-// store reads TUTTI_STORE, which names a place where the ranks of a job meet. Rank and size come
-// from this module's variables, or from those of another launcher. Under tuttirun the variable is a
-// leftover.
+// store reads TUTTI_STORE, which names the store in which the ranks of a job meet. Rank and size
+// come from this module's variables, or from those of another launcher. Under tuttirun the variable
+// is a leftover, so the source does not apply.
 func (f *finder) store() (*Job, error) {
 	at, ok := f.get(vars.Store)
 	if !ok || f.has(vars.StoreFD) || f.has(vars.Root) {
@@ -110,7 +110,7 @@ func (s storeConn) open(ctx context.Context) (_ launcherStore, err error) {
 func (s storeConn) name() string { return s.job.Name + "." + itoa(int(s.job.Incarnation)) }
 
 // refused returns the error of a store in which the ranks cannot meet. After the end of ctx it
-// returns err itself, which then counts as a Timeout.
+// returns err itself, because the caller makes a Timeout of it.
 func (s storeConn) refused(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
@@ -137,8 +137,8 @@ func (s storeConn) Exchange(ctx context.Context, value string) (string, error) {
 	return got, err
 }
 
-// removeLimit bounds the removal of this rank's text after an error. A text that stays does not
-// deceive the next job.
+// removeLimit bounds the removal of this rank's text after an error. The limit may be short,
+// because a text that is not removed does not mislead the next job.
 const removeLimit = 5 * time.Second
 
 // Close implements launcherStore.

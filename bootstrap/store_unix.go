@@ -8,10 +8,10 @@ import (
 	"syscall"
 )
 
-// adoptConn makes an inherited Unix socket a connection of this process. It closes the descriptor
-// itself. The copy in the connection has close-on-exec set. adoptConn does not touch another kind
-// of descriptor: the variable may have reached a child of a rank, where the number means another
-// file.
+// adoptConn makes an inherited Unix socket a connection of this process. It closes the descriptor.
+// The copy in the connection has close-on-exec set. The variable may have reached a child of a
+// rank, in which the number is another file's. So adoptConn does not touch any other kind of
+// descriptor.
 func adoptConn(fd int) (net.Conn, error) {
 	sa, err := syscall.Getsockname(fd)
 	if err != nil {

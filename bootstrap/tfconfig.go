@@ -19,8 +19,8 @@ var tfRoles = [...]string{"chief", "master", "worker", "ps"}
 // it is outside the cluster, so it is a job of one rank.
 const evaluator = "evaluator"
 
-// tfConfig reads TF_CONFIG, as training operators for TensorFlow set it. A TF_CONFIG without a
-// cluster describes a single process in TensorFlow, so this source does not apply then.
+// tfConfig reads TF_CONFIG, as training operators for TensorFlow set it. In TensorFlow, a TF_CONFIG
+// without a cluster describes a single process, so this source does not apply to it.
 func (f *finder) tfConfig() (*Job, error) {
 	text, ok := f.get(vars.TFConfig)
 	if !ok {

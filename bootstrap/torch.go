@@ -49,8 +49,8 @@ func (f *finder) torchrun() (*Job, error) {
 }
 
 // env reads MASTER_ADDR, the rank and the size. Scripts and training operators set rank and size
-// under torch's names. Other launchers use names of their own, as in mpirun -x MASTER_ADDR=n1. With
-// this source no other process listens on MASTER_PORT, so rank 0 uses it.
+// under torch's names, and other launchers under their own names, as in mpirun -x MASTER_ADDR=n1.
+// Here no other process listens on MASTER_PORT, so rank 0 uses that port.
 func (f *finder) env() (*Job, error) {
 	rankVar, sizeVar := f.rankNames()
 	if !f.has(vars.TorchAddr) || rankVar == "" {
@@ -67,8 +67,9 @@ func (f *finder) env() (*Job, error) {
 	return j, err
 }
 
-// rankNames returns the variables that hold the rank and the size: torch's if one of them is set,
-// or else those of a launcher that has set both, or else the index of a pod and torch's size.
+// rankNames returns the variables that hold the rank and the size. They are the index of a pod and
+// torch's size if the index is set and torch's rank is not. Otherwise they are torch's variables if
+// one of them is set, or else those of a launcher that has set both.
 func (f *finder) rankNames() (rankVar, sizeVar string) {
 	if f.has(vars.PodIndex) && !f.has(vars.TorchRank) {
 		return vars.PodIndex, vars.TorchSize
@@ -141,8 +142,9 @@ func (f *finder) checkForeignRank(j *Job, rankVar string) error {
 	return nil
 }
 
-// derivedPort returns a port that all ranks compute alike, between 15000 and 29999: above the ports
-// of services, and below the range of ephemeral ports, so that it is likely to be free.
+// derivedPort returns a port that all ranks compute from the same key. It is between 15000 and
+// 29999, which is above the ports of services and below the range of ephemeral ports. So it is
+// likely to be free.
 func derivedPort(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return itoa(15000 + int(binary.BigEndian.Uint64(sum[:])%15000))

@@ -1,26 +1,27 @@
-// Package etcd lets the ranks of a job meet in an etcd cluster, for jobs that no launcher connects
-// and whose hosts share no directory. A program passes it to Init:
+// Package etcd lets the ranks of a job meet in an etcd cluster. It is for jobs without a launcher,
+// on hosts without a shared directory. A program passes it to Init:
 //
 //	comm.Init(ctx, comm.WithStore(etcd.New(etcd.Config{})))
 //
-// TUTTI_STORE=etcd://HOST:PORT[,HOST:PORT...]/PREFIX then names the cluster. Each job in a prefix
-// needs a name of its own, TUTTI_JOB. A program that does not import this package links no etcd.
+// TUTTI_STORE=etcd://HOST:PORT[,HOST:PORT...]/PREFIX then names the cluster. Jobs with the same
+// prefix need different names, TUTTI_JOB. A program that does not import this package does not link
+// etcd's client.
 //
 // # Keys
 //
-// The key PREFIX/JOB.INCARNATION/RANK has the text of a rank, which package bootstrap defines. Rank
-// 0 removes the keys once all ranks have met, and a rank removes its own key when it gives up. Each
-// key has a lease of 30 seconds, which the rank renews while it waits. So the key of a rank that is
-// killed goes away, too. A rank watches the keys that it reads, and does not poll.
+// The key PREFIX/JOB.INCARNATION/RANK holds the text of a rank, which package bootstrap defines.
+// Rank 0 removes the keys once all ranks have met, and a rank removes its own key when it gives up.
+// Each key has a lease of 30 seconds, which the rank renews while it waits. So the key of a killed
+// rank expires. A rank watches the keys that it reads, and does not poll.
 //
 // The keys hold no secret: who can read them depends on the cluster. A job on several hosts needs
 // TUTTI_SECRET_FILE.
 //
 // # When etcd does not answer
 //
-// Each request has a deadline of 10 seconds. While a rank waits for others, it also renews its
-// lease. The rank notices that etcd is gone 30 seconds after the last answer to a renewal. In both
-// cases the error of Init names etcd.
+// Each request has a deadline of 10 seconds. While a rank waits for others, it renews its lease,
+// and so notices that etcd is gone 30 seconds after the last answer to a renewal. In both cases the
+// error of Init names etcd.
 package etcd
 
 import (
@@ -43,10 +44,10 @@ import (
 	"github.com/tutti-go/tutti/bootstrap"
 )
 
-// A Config has the options of etcd's client: TLS, Username, Password and others. Endpoints are those
-// of the URL. If none of TLS, Username and Token is set, the variables of etcdctl count:
-// ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY name files, and ETCDCTL_USER and ETCDCTL_PASSWORD the
-// user. If Logger is not set, the client logs nothing: Init returns its errors.
+// A Config has the options of etcd's client: TLS, Username, Password and others. The URL sets
+// Endpoints. If none of TLS, Username and Token is set, the variables of etcdctl apply:
+// ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY name files, and ETCDCTL_USER and ETCDCTL_PASSWORD
+// the user. If Logger is not set, the client logs nothing, because Init returns its errors.
 type Config = clientv3.Config
 
 // New returns the Store of etcd:// URLs. Its clients have the given configuration.
@@ -82,7 +83,7 @@ func (s *store) Open(ctx context.Context, url, job string, rank, size int) (boot
 		texts: make([]string, size), revisions: make([]int64, size), changed: true,
 	}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
-	stop := context.AfterFunc(ctx, e.cancel) // until all is open
+	stop := context.AfterFunc(ctx, e.cancel) // until everything is open
 	defer stop()
 	config.Context = e.ctx
 	if e.client, err = clientv3.New(config); err == nil {
@@ -172,7 +173,8 @@ func (e *entries) start(ctx context.Context, lease time.Duration) error {
 	if e.renewed, err = e.client.KeepAlive(e.ctx, e.lease); err != nil {
 		return err
 	}
-	// Not the keys of all ranks, except on rank 0: the answers would be a square of their number.
+	// Only rank 0 reads the keys of all ranks. If every rank did, the answers would grow with the
+	// square of the number of ranks.
 	keys := []clientv3.Op{clientv3.OpGet(e.dir, clientv3.WithPrefix())}
 	if e.rank != 0 {
 		keys = []clientv3.Op{clientv3.OpGet(e.key(0)), clientv3.OpGet(e.key(e.rank))}
@@ -189,7 +191,7 @@ func (e *entries) start(ctx context.Context, lease time.Duration) error {
 	from := clientv3.WithRev(got.Header.Revision + 1)
 	if e.rank == 0 {
 		e.watches[0] = e.client.Watch(e.ctx, e.dir, from, clientv3.WithPrefix())
-	} else { // if every rank watched all keys, the watches would be a square of the ranks
+	} else { // only rank 0 watches all keys, for the same reason
 		e.watches[0] = e.client.Watch(e.ctx, e.key(0), from)
 		e.watches[1] = e.client.Watch(e.ctx, e.key(e.rank), from)
 	}

@@ -2,9 +2,9 @@
 // share, such as a home directory on NFS. It does not know what the texts mean.
 //
 // In a job with the name NAME, the file NAME.R holds the text of rank R and a newline. A file is
-// written under another name and then renamed, so nobody reads a part of it.
+// written under another name and then renamed, so that no rank reads a part of it.
 //
-// Nothing tells a rank that a file on a network file system has changed, so ranks poll.
+// Ranks poll, because a network file system does not report changes of a file.
 package filestore
 
 import (
@@ -22,17 +22,17 @@ import (
 
 // A Directory is one rank's view of the directory. One goroutine uses it.
 type Directory struct {
-	root  *os.Root // so that nobody can put another directory in its place
+	root  *os.Root // keeps referring to the directory, even if another one is put at its path
 	name  string   // of the job
 	rank  int
-	texts []string      // what Next has returned
+	texts []string      // the result of the last Next
 	pause time.Duration // before the next poll
 }
 
-// Open returns the view of a rank in the job with the given name, in the directory at path. It makes
-// the directory if only its last element is missing. Other users must not be able to write in the
-// directory, because they could replace the value. The name must be valid as the name of a file.
-// Close ends the use of the directory.
+// Open returns the view of a rank in the job with the given name, in the directory at path. It
+// makes the directory if only its last element is missing. Other users must not be able to write in
+// the directory, because they could replace the value. The name must be valid as the name of a
+// file. The caller must call Close.
 func Open(path, name string, rank, size int) (*Directory, error) {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
@@ -56,7 +56,7 @@ func Open(path, name string, rank, size int) (*Directory, error) {
 func (d *Directory) Close() error { return d.root.Close() }
 
 // Next reads the texts: on rank 0 those of all ranks, and on another rank its own and rank 0's.
-// Except for the first call it waits before it reads.
+// Each call except the first pauses before it reads.
 func (d *Directory) Next(ctx context.Context) ([]string, error) {
 	if d.pause > 0 {
 		select {
@@ -84,7 +84,7 @@ const (
 	maxPause = 200 * time.Millisecond
 )
 
-// read returns a rank's text, or "" if there is no such file, or a part of one.
+// read returns a rank's text, or "" if the file does not exist or is incomplete.
 func (d *Directory) read(rank int) (string, error) {
 	f, err := d.root.Open(d.file(rank))
 	var text []byte

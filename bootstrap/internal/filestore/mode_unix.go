@@ -14,8 +14,8 @@ import (
 const Private = true
 
 // refuseOthers returns an error if users other than root and the user of this process may write in
-// a directory. A sticky directory such as /tmp is no exception: others could write files there
-// before this user.
+// a directory. A sticky directory such as /tmp is refused, too, because others could create the
+// files before this user.
 func refuseOthers(info fs.FileInfo) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	switch {
@@ -29,6 +29,6 @@ func refuseOthers(info fs.FileInfo) error {
 	return nil
 }
 
-// isReplaced reports whether an error says that another host has replaced a file of NFS while this
-// one read it.
+// isReplaced reports whether err is ESTALE: on NFS, another host has replaced the file while this
+// host was reading it.
 func isReplaced(err error) bool { return errors.Is(err, syscall.ESTALE) }

@@ -10,9 +10,9 @@
 //	8-11    uint32 size, in host order      uint32 size
 //	12-15   0                               0
 //
-// Numbers are big-endian, and the sizes are those of a little-endian 64-bit host. The body of the
-// connect message and its answer are the same for all dialects, see hello. Later bodies depend on
-// the dialect, see packer:
+// Numbers are big-endian, except that the sizes of types are those of a little-endian 64-bit host.
+// The body of the connect message and its answer are the same for all dialects; see hello. Later
+// bodies depend on the dialect; see packer:
 //
 //	request    body                                            answer
 //	commit 2   per scope (1 this host, 2 others): blob         status
@@ -38,7 +38,7 @@ import (
 	"time"
 )
 
-// The bounds of what the server sends, and of what this package sends.
+// Bounds for what the server sends, and for what this package sends.
 const (
 	maxRanks     = 1 << 16
 	maxNamespace = 255
@@ -47,7 +47,7 @@ const (
 )
 
 // answerLimit bounds how long the server may take to accept the connection or to answer. Only the
-// answer to fence may take longer, because it waits for other ranks. finalizeLimit is shorter,
+// answer to a fence may take longer, because it waits for other ranks. finalizeLimit is shorter,
 // because nothing depends on that answer.
 const (
 	answerLimit   = 30 * time.Second
@@ -85,8 +85,8 @@ type ServerConn struct {
 	exchanged bool // Exchange has succeeded
 }
 
-// Dial connects to the server, and asks for the layout of the job. It ends when ctx ends, and also
-// if the server is silent. The children of this process do not inherit the connection.
+// Dial connects to the server, and asks for the layout of the job. It fails when ctx ends, and when
+// the server is silent for too long. The children of this process do not inherit the connection.
 func Dial(ctx context.Context, lookup Lookup) (*ServerConn, error) {
 	e, err := readEnvironment(lookup)
 	if err != nil {
@@ -122,7 +122,7 @@ func (c *ServerConn) Layout() (rank, size, localRank, localSize int) {
 }
 
 // Exchange publishes rank 0's value, waits until all ranks have called Exchange, and returns the
-// value on every rank. Other ranks pass "". It ends when ctx ends, and when the server ends. Only
+// value on every rank. Other ranks pass "". It fails when ctx ends and when the server ends. Only
 // ctx bounds the wait for other ranks.
 func (c *ServerConn) Exchange(ctx context.Context, value string) (string, error) {
 	if c.rank == 0 {
@@ -149,8 +149,8 @@ func (c *ServerConn) Exchange(ctx context.Context, value string) (string, error)
 }
 
 // Close closes the connection. If Exchange has succeeded, Close first tells the server that this
-// process needs it no more, and waits two seconds at most. Otherwise the server takes this process
-// for failed, and may end the job.
+// process no longer needs it, and waits for the answer for at most two seconds. Without this
+// message the server would regard this process as failed, and might end the job.
 func (c *ServerConn) Close() error {
 	defer c.conn.Close()
 	if !c.exchanged {
@@ -232,8 +232,8 @@ func (c *ServerConn) layout(ctx context.Context) error {
 	return err
 }
 
-// localIndex returns the index of a rank among the ranks of a list such as "2,0", and their number.
-// Both are -1 if the list does not describe ranks of a job of that size.
+// localIndex returns the index of a rank in a sorted list of ranks such as "2,0", and the length of
+// the list. Both are -1 if the list is not a list of ranks of a job of the given size.
 func localIndex(list string, rank, size int) (index, length int) {
 	var ranks []int
 	for text := range strings.SplitSeq(list, ",") {
@@ -251,7 +251,8 @@ func localIndex(list string, rank, size int) (index, length int) {
 	return index, len(ranks)
 }
 
-// commit gives the server a value for all ranks: those of this host, and those of others.
+// commit gives the server a value, once for the ranks of this host and once for the ranks of other
+// hosts.
 func (c *ServerConn) commit(ctx context.Context, value string) error {
 	pair := packer{varints: c.dialect.varints}
 	pair.item().string(keyValue)
@@ -301,15 +302,15 @@ func (c *ServerConn) get(ctx context.Context, rank uint32, key string) (any, err
 	return v, nil
 }
 
-// request begins a message. Room for its header comes first.
+// request begins a message. It leaves room for the header.
 func (c *ServerConn) request(command byte) *packer {
 	p := &packer{b: make([]byte, 16), varints: c.dialect.varints}
 	p.item().byte(command)
 	return p
 }
 
-// call sends a request, and returns what follows the status of its answer. A limit of 0 means that
-// only ctx ends it.
+// call sends a request, and returns the rest of its answer after the status. If limit is 0, only
+// ctx bounds the wait.
 func (c *ServerConn) call(ctx context.Context, step string, limit time.Duration, p *packer) (*unpacker, error) {
 	c.tag++
 	c.putHeader(p.b)
@@ -343,7 +344,7 @@ func (c *ServerConn) putHeader(b []byte) {
 }
 
 // answer reads messages until the one with the tag of the last request. It drops messages with
-// other tags, because a server also sends notices of events.
+// other tags, because a server also sends notifications of events.
 func (c *ServerConn) answer() ([]byte, error) {
 	for {
 		var h [16]byte
@@ -364,8 +365,8 @@ func (c *ServerConn) answer() ([]byte, error) {
 	}
 }
 
-// roundTrip runs f, whose reads and writes end when ctx ends, and after the limit if it is not 0.
-// If ctx has ended, the error is that of ctx.
+// roundTrip runs f. The end of ctx unblocks f's reads and writes, and so does the limit, unless it
+// is 0. If ctx has ended, the error is the error of ctx.
 func (c *ServerConn) roundTrip(ctx context.Context, limit time.Duration, f func() error) error {
 	var deadline time.Time
 	if limit > 0 {

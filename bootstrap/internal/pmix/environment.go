@@ -28,9 +28,9 @@ type dialect struct {
 	varints       bool
 }
 
-// dialects lists the dialects of this package, newest first. A server sets one variable for each
-// dialect that it accepts. The newest dialect that it accepts is its own. Some servers do not
-// answer in an older dialect.
+// dialects lists the dialects that this package speaks, newest first. A server sets one variable
+// for each dialect that it accepts. The newest of these is the server's own dialect. The newest one
+// should be used, because some servers do not answer in an older dialect.
 var dialects = [...]dialect{
 	{"v61", "6.1.0", true},
 	{"v51", "5.1.0", true},
@@ -73,7 +73,8 @@ func get(lookup Lookup, name string) string {
 	return v
 }
 
-// serverOf returns the newest dialect of the server, and the variable that has its address, or "".
+// serverOf returns the newest dialect that the server accepts, and the name of the variable with
+// its address, or "".
 func serverOf(lookup Lookup) (dialect, string) {
 	for _, d := range dialects {
 		if name := varServer + strings.TrimPrefix(d.name, "v"); get(lookup, name) != "" {

@@ -82,7 +82,7 @@ func (p *packer) string(s string) {
 	p.byte(0)
 }
 
-// item begins a value of the outermost level, which a count of values precedes.
+// item begins a value of the outermost level. There, a count precedes each value.
 func (p *packer) item() *packer {
 	p.int32(1)
 	return p
@@ -98,8 +98,8 @@ type unpacker struct {
 	err     error
 }
 
-// bytes returns the next n bytes. They are a part of the answer, so no length in it can make this
-// process allocate more.
+// bytes returns the next n bytes. The result is a part of the answer, so a wrong length in the
+// answer cannot make this process allocate more memory.
 func (u *unpacker) bytes(n uint64) []byte {
 	if u.err == nil && n > uint64(len(u.b)) {
 		u.err = errShort
@@ -120,7 +120,7 @@ func (u *unpacker) fixed(n uint64) (v uint64) {
 	return v
 }
 
-// uint reads a number, which has n bytes in the dialects without varints.
+// uint reads a number. In the dialects without varints the number has n bytes.
 func (u *unpacker) uint(n uint64) (v uint64) {
 	if !u.varints {
 		return u.fixed(n)
