@@ -130,7 +130,7 @@ func bodySize(s *message.Spec, q *message.Request, count int) int {
 // expand replaces the compressed values in the body of a push by elements of the tensor's type.
 func (p *shard) expand(j *job) error {
 	s := &p.spec
-	if j.body == nil || j.q.Kind == message.Pull || j.q.Kind == message.Set || s.Wire == tensor.Invalid && s.TopK == 0 {
+	if j.body == nil || j.q.Kind == message.Pull || j.q.Kind == message.Set || j.q.Kind == message.SetState || s.Wire == tensor.Invalid && s.TopK == 0 {
 		return nil
 	}
 	count, indices := p.count, 0

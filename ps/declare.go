@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
@@ -20,11 +21,13 @@ type declared struct {
 	at        string // where the program has declared it
 	id        uint32
 	rejectNaN bool
+	optimizer optimizer.Optimizer
+	pushing   atomic.Int64 // operations in flight that change it
 
 	mu    sync.Mutex // orders the operations, so that Seq numbers reach each server in their order
 	parts []clientPart
-	// residual is what the compression of dense pushes has left out. The next push adds it. It is nil
-	// before the first push.
+	// residual is what the compression of dense pushes has left out. The next push adds it. Without the
+	// option Residual, it is nil before the first push.
 	residual []byte
 }
 
@@ -98,7 +101,7 @@ func (cl *Client) declare(ctx context.Context, spec message.Spec, opts []TensorO
 	if !ok {
 		return nil, cl.n.withOp(op, cl.lead.protocolError("a placement that cannot be read"))
 	}
-	d = &declared{cl: cl, spec: p.spec, at: at, id: placement.Tensor, rejectNaN: p.rejectNaN}
+	d = &declared{cl: cl, spec: p.spec, at: at, id: placement.Tensor, rejectNaN: p.rejectNaN, optimizer: p.optimizer, residual: p.residual}
 	if err := cl.create(ctx, op, d, &placement); err != nil {
 		return nil, err
 	}
@@ -183,6 +186,8 @@ func (p *properties) finish() string {
 		return fmt.Sprintf("Compress: got elements of %v as %v, want float32 or float64 as float16 or bfloat16", s.DType, s.Wire)
 	case s.TopK != 0 && (!wide || s.Table || s.Wire != tensor.Invalid || !(s.TopK > 0 && s.TopK <= 1)):
 		return fmt.Sprintf("TopK: got a share of %v of %v, want 0 to 1 of a dense tensor of float32 or float64 without Compress", s.TopK, s.DType)
+	case p.residual != nil && (s.Table || p.residualType != s.DType || len(p.residual) != s.Size*s.DType.Size() || s.Wire == tensor.Invalid && s.TopK == 0):
+		return fmt.Sprintf("Residual: got %d bytes of %v, want %d of %v, for a dense tensor with Compress or TopK", len(p.residual), p.residualType, s.Size*s.DType.Size(), s.DType)
 	case p.rejectNaN && !float:
 		return fmt.Sprintf("RejectNaN: got elements of %v, want floating-point elements", s.DType)
 	}

@@ -3,6 +3,7 @@ package ps
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tutti-go/tutti/fault"
 )
@@ -19,6 +20,7 @@ type Handle struct {
 	pending int
 	err     error // the first error of a part
 	done    chan struct{}
+	pushing *atomic.Int64 // counts the tensor's operations that change it; or nil
 }
 
 // newHandle returns a Handle that is done when its parts are.
@@ -48,6 +50,9 @@ func (h *Handle) partDone(err error) {
 		h.err = h.cl.n.withOp(h.op, err)
 	}
 	if h.pending--; h.pending == 0 {
+		if h.pushing != nil {
+			h.pushing.Add(-1)
+		}
 		close(h.done)
 		h.cl.end()
 	}

@@ -163,6 +163,9 @@ type properties struct {
 	initial   Initializer
 	optimizer optimizer.Optimizer
 	rejectNaN bool
+
+	residual     []byte // nil: memory of the client
+	residualType tensor.DType
 }
 
 // Synchronous makes the n-th pushes of all workers version n. A pull waits for the version of this
@@ -213,6 +216,14 @@ func Compress(d tensor.DType) TensorOption {
 // elements are added to the next push (error feedback), for which a worker keeps as many elements as
 // the tensor has. Pulls and Set are not compressed.
 func TopK(share float64) TensorOption { return func(p *properties) { p.spec.TopK = share } }
+
+// Residual gives a dense tensor with Compress or TopK the memory for what its pushes have left out. It
+// is as long as the tensor, and belongs to the client while a push is in flight. A program that adds
+// up this tensor in another way, too, can then keep it for both. Only the client's first declaration
+// of the tensor counts.
+func Residual[T float32 | float64](buf []T) TensorOption {
+	return func(p *properties) { p.residual, p.residualType = tensor.Bytes(buf), tensor.TypeOf[T]() }
+}
 
 // Rows bounds the indices of a table: they are 0 to n-1. Without it, every int64 that is not
 // negative is allowed.

@@ -123,6 +123,9 @@ func (p *shard) check(q *message.Request, size int) string {
 	if q.Kind == message.Save && size == 0 {
 		return ""
 	}
+	if q.Kind == message.SetState || q.Kind == message.PullState {
+		return p.checkState(q, size)
+	}
 	elements := p.spec.DType
 	if p.spec.Wire != tensor.Invalid && q.Kind != message.Set {
 		elements = p.spec.Wire
@@ -186,8 +189,10 @@ func (p *shard) request(j *job) {
 	case message.Push:
 		p.pushes.Add(1)
 		p.step(part.Push, j, j.name)
-	case message.Set:
+	case message.Set, message.SetState:
 		p.step(part.Set, j, j.name)
+	case message.PullState:
+		p.step(part.Pull, j, j.name+1)
 	case message.Pull:
 		p.pulls.Add(1)
 		p.step(part.Pull, j, j.name+1)
@@ -252,7 +257,7 @@ func (p *shard) resume() {
 			p.step(part.Save, j, name)
 		case name&1 != 0:
 			p.step(part.Pull, j, name)
-		case j.q.Kind == message.Set:
+		case j.q.Kind == message.Set || j.q.Kind == message.SetState:
 			p.step(part.Set, j, name)
 		default:
 			p.step(part.Push, j, name)
@@ -275,7 +280,7 @@ func (p *shard) carryOut(outputs []part.Output) {
 		case part.Complete:
 			p.complete(o.Contributions)
 		case part.Assign:
-			p.failed(p.dense.Set(j.body))
+			p.failed(p.assign(j))
 			p.bodyUsed(j)
 		case part.Acknowledge:
 			if o.Repeated {
@@ -404,6 +409,10 @@ func (p *shard) answer(j *job, o *part.Output) {
 		return
 	}
 	narrow := p.spec.Wire != tensor.Invalid
+	if j.q.Kind == message.PullState {
+		p.answerState(j, version)
+		return
+	}
 	if p.table == nil {
 		value := p.dense.Value()
 		if narrow {
@@ -459,7 +468,7 @@ func (p *shard) finish(j *job, version uint64, body []byte, value *storage.Buffe
 		return
 	}
 	j.replied = true
-	if j.q.Kind == message.Pull || j.q.Kind == message.Save {
+	if j.q.Kind == message.Pull || j.q.Kind == message.Save || j.q.Kind == message.PullState {
 		p.bodyUsed(j)
 	}
 	if j.used {

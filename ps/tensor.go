@@ -40,7 +40,8 @@ func (t *Tensor[T]) IPushPull(src, dst []T) *Handle {
 }
 
 // verbs are the names of operations in errors.
-var verbs = map[message.RequestKind]string{message.Push: "push ", message.Pull: "pull ", message.PushPull: "pushpull ", message.Set: "set "}
+var verbs = map[message.RequestKind]string{message.Push: "push ", message.Pull: "pull ", message.PushPull: "pushpull ", message.Set: "set ",
+	message.SetState: "set state ", message.PullState: "pull state "}
 
 // refuse returns the Handle of an operation with wrong arguments. Nothing of it is sent.
 func (d *declared) refuse(op, format string, args ...any) *Handle {
@@ -70,6 +71,10 @@ func (d *declared) dense(kind message.RequestKind, src, dst []byte) *Handle {
 		return failed(err)
 	}
 	h := newHandle(d.cl, op, len(d.parts))
+	if kind != message.Pull {
+		h.pushing = &d.pushing
+		d.pushing.Add(1)
+	}
 	calls := make([]call, len(d.parts))
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -93,7 +98,7 @@ func (d *declared) dense(kind message.RequestKind, src, dst []byte) *Handle {
 
 // submit numbers a call and sends it. d.mu is held.
 func (d *declared) submit(p *clientPart, c *call) {
-	if c.q.Kind != message.Pull {
+	if c.q.Kind != message.Pull && c.q.Kind != message.PullState {
 		p.seq++
 		c.q.Seq = p.seq
 		d.cl.pushes.Add(1)

@@ -28,6 +28,10 @@ const (
 	Load          // to a server: read its parts from a snapshot; the body is a LoadRequest
 	Install       // to a server: replace the parts by those that it has loaded
 	Drop          // to a server: give up what OpenSnapshot or Load has begun
+
+	// Of the whole state of a dense part, in the form in which a snapshot has it.
+	SetState  // replace it, as a Set does
+	PullState // return it, as a Pull does
 	last
 )
 

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"bytes"
 	"encoding/binary"
 	"io"
 	"sync/atomic"
@@ -195,6 +196,40 @@ func (d *Dense) Save() Save {
 
 func (d *Dense) header() header {
 	return header{kindDense, d.spec, d.first, int64(d.size / d.spec.DType.Size()), d.steps}
+}
+
+// StateSize returns the size of the saved state of d.
+func (d *Dense) StateSize() int { return d.spec.StateSize(d.size / d.spec.DType.Size()) }
+
+// StateSize returns the size of the saved state of a Dense of n elements.
+func (s Spec) StateSize(n int) int {
+	return headerSize + n*s.DType.Size()*(1+len(s.state().Slots))
+}
+
+// AppendState appends the saved state of a Dense of n elements. The planes are its values and its slots.
+func (s Spec) AppendState(b []byte, first int64, n int, planes [][]byte, steps int64) []byte {
+	b = header{kindDense, s, first, int64(n), steps}.append(b)
+	for _, p := range planes {
+		b = append(b, p...)
+	}
+	return b
+}
+
+// ParseState copies the saved state of a Dense of n elements to planes. It returns the number of
+// updates.
+func (s Spec) ParseState(b []byte, first int64, n int, planes [][]byte) (steps int64, err error) {
+	r := bytes.NewReader(b)
+	want := header{kindDense, s, first, int64(n), 0}
+	got, err := readHeader(r, want)
+	if err == nil && (got.position != want.position || got.count != want.count) {
+		err = mismatch("%s: got a state of %d elements from element %d on, want %d from %d on", s.Name, got.count, got.position, n, first)
+	}
+	for _, p := range planes {
+		if err == nil {
+			_, err = io.ReadFull(r, p)
+		}
+	}
+	return got.extra, err
 }
 
 // A denseSave holds the planes of a Dense.
