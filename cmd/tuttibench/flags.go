@@ -13,8 +13,8 @@ import (
 	"github.com/tutti-go/tutti/comm"
 )
 
-// parse parses args. It shows the help only to users who ask for it. Any other error is one line,
-// because each rank prints the error.
+// parse parses args. It prints the help only for -h. Any other error is one line, because each rank
+// prints it.
 func parse(flags *flag.FlagSet, args []string, usage io.Writer) error {
 	show := flags.Usage
 	if show == nil {
@@ -62,7 +62,7 @@ func tooLarge(flag string, s sizeFlag) error {
 }
 
 // onRankZero runs check on rank 0, before anything is measured, and returns the result on all
-// ranks. The function check tests whether rank 0's host can use the path that a flag names.
+// ranks. The function check tests whether rank 0 can use the path that a flag names.
 func onRankZero(ctx context.Context, c *comm.Comm, flag, path string, check func(path string) error) error {
 	var own error
 	if c.Rank() == 0 {

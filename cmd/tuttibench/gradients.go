@@ -16,7 +16,8 @@ import (
 	"github.com/tutti-go/tutti/internal/figure"
 )
 
-// A method is one way to reduce a model's gradients, or the negotiation, which reduces none.
+// A method is one way to reduce a model's gradients. The negotiation, which reduces none, is a
+// method, too.
 type method struct {
 	op    string
 	load  func()
@@ -26,8 +27,8 @@ type method struct {
 
 // sweepNamed compares three ways to reduce a model's gradients: by a coordinator, to which each
 // rank submits them in a different order; by separate calls in one order; and as one vector. It
-// also times only the negotiation. The ways alternate, so that a disturbance of the machine affects
-// all of them alike.
+// also times the negotiation alone. The ways take turns, so that a disturbance of the machine
+// affects all of them alike.
 func sweepNamed(ctx context.Context, c *comm.Comm, o options, out, notes io.Writer) error {
 	g := newGradients(c, paramsOf(o.model))
 	co, err := coordinator.Start(ctx, c)
@@ -59,11 +60,11 @@ func sweepNamed(ctx context.Context, c *comm.Comm, o options, out, notes io.Writ
 }
 
 // startNegotiator starts a coordinator that only negotiates. Its cycle is so long that it sends
-// nothing before the last submission of a step. startNegotiator first unsets the environment
-// variables for timelines and autotuning, which are meant for the other coordinator.
+// nothing before the last submission of a step. The environment variables for timelines and
+// autotuning are meant for the other coordinator, so startNegotiator first unsets them.
 func startNegotiator(ctx context.Context, c *comm.Comm) (*coordinator.Coordinator, error) {
-	// Ranks of one process share the environment that is changed below, so they wait for each
-	// other.
+	// Ranks of one process share the environment, so all of them must have started the other
+	// coordinator before it is changed.
 	if err := c.Barrier(ctx); err != nil {
 		return nil, err
 	}
@@ -107,9 +108,9 @@ func printNamed(c *comm.Comm, o options, methods []method, samples []sample, g *
 }
 
 // pairedRatios returns a text that compares the coordinator with the separate calls and with the
-// one vector. For each comparison it computes the ratio of the times in every turn. The result is
-// the median of the ratios. A temporary slowdown of the machine affects all times of a turn, so it
-// hardly changes their ratio. It may change the medians in the rows.
+// one vector. For each comparison it computes the ratio of the times in every turn, and reports the
+// median of the ratios. A temporary slowdown of the machine affects all times of a turn, so it
+// hardly changes their ratio, although it may change the medians in the rows.
 func pairedRatios(samples []sample) string {
 	return fmt.Sprintf("turn by turn the coordinator takes %.2f of separate and %.2f of whole (medians of %d)",
 		medianRatio(samples[0].seconds, samples[1].seconds), medianRatio(samples[0].seconds, samples[2].seconds), len(samples[0].seconds))
@@ -175,7 +176,7 @@ func (g *gradients) named(ctx context.Context) error {
 	return coordinator.WaitAll(ctx, g.tensors...)
 }
 
-// submitAllButLast submits tensors without elements under all names except this rank's last name.
+// submitAllButLast submits the empty tensors of all names except the last one in this rank's order.
 func (g *gradients) submitAllButLast() {
 	last := len(g.order) - 1
 	for _, i := range g.order[:last] {
@@ -184,7 +185,7 @@ func (g *gradients) submitAllButLast() {
 }
 
 // negotiate submits the last name, and waits for all of them. The tensors are empty, so no data is
-// packed or sent, and the time of negotiate is the time of one step's negotiation.
+// packed or sent, and negotiate takes as long as one step's negotiation.
 func (g *gradients) negotiate(ctx context.Context) error {
 	g.empty[g.order[len(g.order)-1]].Submit()
 	return coordinator.WaitAll(ctx, g.empty...)
@@ -215,7 +216,7 @@ func (g *gradients) measure(ctx context.Context, methods []method, b budget) ([]
 	return alternate(ctx, g.c, trials, b)
 }
 
-// alternate times trials alternately until the slowest one has spent the budget, and verifies the
+// alternate times trials in turns until the slowest one has spent the budget, and verifies the
 // result of each run. All trials have the same number of turns. The samples are in the order of
 // turns.
 func alternate(ctx context.Context, c *comm.Comm, trials []trial, b budget) ([]sample, error) {

@@ -9,7 +9,7 @@ import (
 	"github.com/tutti-go/tutti/collective"
 )
 
-// A command is named by the first argument.
+// A command is selected by the first argument.
 type command struct{ name, does string }
 
 var commands = []command{

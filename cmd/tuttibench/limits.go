@@ -47,11 +47,11 @@ func parseLimits(args []string, usage io.Writer) (*limitsOptions, error) {
 	return o, o.sizes.check()
 }
 
-// limits prints for each size the time of an allreduce, and the minimum time that any algorithm
-// needs on this machine. In the minimum, every rank copies the vector once, and adds (n-1)/n of its
-// elements to the copy. All ranks do so at the same time, from memory that no cache holds. For
-// small vectors this time is close to zero. The limit is then the latency between two cores, which
-// limits prints above the table.
+// limits prints for each size the time of an allreduce, and the shortest time that any algorithm
+// could take on this machine. For that time, every rank copies the vector once, and adds (n-1)/n of
+// its elements to the copy. All ranks do so at the same time, from memory that no cache holds. For
+// small vectors this time is close to zero. The limit for them is the latency between two cores,
+// which limits prints above the table.
 func limits(ctx context.Context, c *comm.Comm, o *limitsOptions, out io.Writer) error {
 	if c.Size() < 2 {
 		return fmt.Errorf("got one rank, want 2 or more; tuttirun -np 2 starts two")
@@ -100,7 +100,7 @@ type memStream struct {
 }
 
 // maxPairs bounds the number of pairs, and so the time of one pass over them. With this bound,
-// pairs of small vectors stay in a cache, as they do in a typical program.
+// pairs of small vectors stay in a cache, as the vectors of a typical program do.
 const maxPairs = 4096
 
 func newMemStream(c *comm.Comm, bytes, cold int) *memStream {
@@ -124,7 +124,7 @@ func (l *memStream) time(ctx context.Context, long time.Duration, f func(dst, sr
 		return f(pair[0], pair[1])
 	}
 	st := stopwatch{c: l.c, t: trial{run: run}, slowest: make([]float64, 1)}
-	for range len(l.pairs) { // one pass: after it all pages are touched, and no pair is cached
+	for range len(l.pairs) { // after one pass, all pages have been touched, and no pair is cached
 		if _, err := st.iterate(ctx); err != nil {
 			return 0, err
 		}
@@ -137,7 +137,7 @@ func (l *memStream) time(ctx context.Context, long time.Duration, f func(dst, sr
 	return seconds[len(seconds)/2], nil
 }
 
-// timeAdd times the minimum number of additions of each rank: (n-1)/n of a vector.
+// timeAdd times the additions that each rank must at least do: (n-1)/n of a vector.
 func (l *memStream) timeAdd(ctx context.Context, budget time.Duration) (float64, error) {
 	k, err := reduce.Sum.Kernel(tensor.Float32)
 	if err != nil {

@@ -5,17 +5,17 @@
 //
 // # What is timed
 //
-// Each iteration starts with a barrier. Every rank times its own call, and the time of the
-// slowest rank counts, because the operation is complete only when all ranks have finished. The
-// first three iterations do not count. The ranks then repeat until the times add up to -time and
-// at least five iterations are done, or until -iterations (20,000) are done. Operations run out
-// of place unless -inplace is given; broadcast has only one buffer. Programs that time in the
-// same way can be compared with these results.
+// Each iteration starts with a barrier. Every rank times its own call, and the time of the slowest
+// rank counts, because the operation is complete only when all ranks have finished. The first three
+// iterations do not count. The ranks then repeat until the times add up to -time and at least five
+// iterations are done, or until -iterations (20,000) are done. Operations run out of place unless
+// -inplace is given; broadcast has only one buffer. These results can be compared with those of
+// programs that time in the same way.
 //
-// A pingpong is the round trip between ranks 0 and 1; other ranks do nothing. For allgather,
-// reduce_scatter and alltoall the number of elements is rounded down to a multiple of the
-// ranks, at least one each, and bytes is that whole vector. A barrier moves no data; it has one
-// line, for -min.
+// A pingpong is a round trip between ranks 0 and 1; other ranks do nothing. For allgather,
+// reduce_scatter and alltoall, the whole vector has one part per rank: its number of elements is
+// rounded down to a multiple of the number of ranks, with at least one element each. A barrier
+// moves no data; it has one line, for -min.
 //
 // # What the columns mean
 //
@@ -47,8 +47,9 @@
 //
 //	tuttirun -np 4 tuttibench -op coordinator -model resnet50 -format csv
 //
-// reduces the gradients of a model, float32 tensors with the sizes of its layers, in three ways. It
-// also runs the negotiation alone. It prints a row for each of the four:
+// reduces the gradients of a model in three ways. The gradients are float32 tensors with the sizes
+// of the model's layers. The command also runs the negotiation alone. It prints a row for each of
+// the four:
 //
 //	coordinator   each rank submits them to a coordinator, in another order in every step
 //	separate      one blocking allreduce after the other, in one order
@@ -56,9 +57,9 @@
 //	negotiation   what a coordinator needs for the same number of empty tensors, from
 //	              the last submission of a step until all are done
 //
-// The four alternate. Bytes are those of all tensors. A comment below the rows has two median
+// The four take turns. Bytes are those of all tensors. A comment below the rows has two median
 // ratios: the coordinator's time divided by the time of separate, and of whole, in the same turn.
-// Changes of the machine's speed disturb these ratios less than the rows.
+// Changes of the machine's speed disturb these ratios less than they disturb the rows.
 //
 // # Parameter servers
 //
@@ -66,25 +67,27 @@
 //	tuttirun -np 3 tuttibench -op sparse -servers 1
 //
 // The last -servers ranks serve, and the others work; by default every rank does both. Several ways
-// take turns, and each has a row. Its algorithm is a name for the way, such as 2w+1s for two workers
-// and a server, or 2ws for two ranks that do both. The column busbw_MBps is the bytes that cross
-// between processes, in all directions together, over the median time. Every run is verified.
+// take turns, and each has a row. Its algorithm is a name for the way, such as 2w+1s for two
+// workers and a server, or 2ws for two ranks that do both. In the column busbw_MBps, the bytes that
+// cross between processes, in all directions together, are divided by the median time. Every run is
+// verified.
 //
-// pushpull times a dense vector, which each worker pushes, and whose sum each worker pulls. Beside
-// it, as many pairs as there are among the ranks exchange such vectors (pingpong), and the workers
-// reduce them (allreduce). The comment below the rows compares pushpull with the time that the pairs
-// need for as many bytes, and with the allreduce.
+// pushpull times a dense vector. Each worker pushes its vector, and pulls the sum of all. In the
+// row pingpong, pairs of ranks exchange such vectors, with as many pairs as the ranks allow. In the
+// row allreduce, the workers reduce them. The comment below the rows compares the time of pushpull
+// with the time in which the pairs move as many bytes, and with the time of the allreduce.
 //
 // sparse times steps in which each worker pushes gradients of -indices random rows of a table, and
 // pulls these rows. The rows are uniformly distributed, or have a Zipf distribution with exponent
-// 1.1. One pair of ranks exchanges as many bytes as a worker pushes. The comment compares the bytes of
-// pushes and pulls per second with those of the pair, and says how much memory the table has taken.
+// 1.1. In another row, one pair of ranks exchanges as many bytes as a worker pushes. The comment
+// compares the pushed and pulled bytes per second with those of the pair, and says how much memory
+// the table has taken.
 //
 //	tuttirun -np 3 tuttibench -op training -servers 1 -model resnet50
 //
-// times steps that push the gradients of a model's tensors and pull their sums. The computation is a
-// wait, as if on an accelerator, and takes as long as the communication. Beside steps it has rows of
-// the computation alone and of the communication alone.
+// times steps that push the gradients of a model's tensors and pull their sums. The computation is
+// a wait, as if it ran on an accelerator. It takes as long as the communication. Besides the steps,
+// rows show the computation alone and the communication alone.
 //
 // # Other commands
 //
@@ -119,8 +122,8 @@ func main() {
 	}
 }
 
-// run executes this process's part in the benchmark, from the parsing of its arguments to Close.
-// It writes help and remarks to usage.
+// run executes this process's part of the benchmark, from parsing the arguments to Close. It writes
+// help and remarks to usage.
 func run(ctx context.Context, args []string, out, usage io.Writer) error {
 	if known, err := subcommand(ctx, args, out, usage); known {
 		return err

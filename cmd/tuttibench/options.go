@@ -33,9 +33,9 @@ type options struct {
 	local         int    // the number of ranks within this process; 0 if this process is one rank
 	version       bool   // only print the version
 	model         string // the model whose gradients are reduced
-	servers       int    // the ranks that only serve; 0 if every rank works and serves
+	servers       int    // the number of ranks that only serve; 0 if every rank works and serves
 	rows, width   int    // of a table
-	indices       int    // rows that a worker pushes and pulls in a step
+	indices       int    // the number of rows that a worker pushes and pulls in a step
 }
 
 // named is the name of the operation that reduces a model's tensors. It has no sweep of sizes.

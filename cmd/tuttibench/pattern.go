@@ -14,7 +14,8 @@ const period = 251
 // A pattern is the content of a vector: element i is pattern[i%period].
 type pattern[T comm.Element] [period]T
 
-// A number converts an integer of at least 0 to an element. Integers wrap, as their sums do.
+// A number converts an integer of at least 0 to an element. An integer that is too large wraps, as
+// sums do.
 type number[T comm.Element] func(v int) T
 
 // maxAddend and maxMoved are the largest numbers that ranks send. Small numbers keep sums exact in

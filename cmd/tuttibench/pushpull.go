@@ -22,7 +22,7 @@ const (
 type route struct {
 	trial
 	op, algorithm string
-	crosses       int // bytes that cross between processes in each run
+	crosses       int // the bytes that cross between processes in each run
 }
 
 // A psBench is a rank's part in a benchmark of parameter servers.
@@ -57,8 +57,8 @@ func sweepServers(ctx context.Context, c *comm.Comm, o options, out, notes io.Wr
 	return ps.Run(ctx, c, placement, b.work, b.serve)
 }
 
-// serve runs the server, and takes part in the measurement meanwhile. If the measurement fails,
-// serve ends the server.
+// serve runs the server. Meanwhile it takes part in the measurement, and ends the server if the
+// measurement fails.
 func (b *psBench) serve(ctx context.Context, s *ps.Server) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -124,8 +124,9 @@ func (b *psBench) dense(ctx context.Context) error {
 	return nil
 }
 
-// pushPull declares a tensor. The route pushes this worker's vector, and pulls the sum. The content
-// differs from step to step, so that the value of another step is wrong.
+// pushPull declares a tensor, and returns the route in which this worker pushes its vector and
+// pulls the sum. The content differs from step to step, so that the value of another step counts as
+// wrong.
 func (b *psBench) pushPull(ctx context.Context, count int) (route, error) {
 	w := route{op: dense, algorithm: fmt.Sprintf("%dw+%ds", b.workers, b.o.servers), crosses: b.crossing(count)}
 	if b.o.servers == 0 {
@@ -152,8 +153,9 @@ func (b *psBench) pushPull(ctx context.Context, count int) (route, error) {
 	return w, nil
 }
 
-// crossing returns how many bytes of a push and a pull of count elements by each worker cross
-// between processes. If all ranks serve, each part of the vector is in the process of one of the workers.
+// crossing returns how many bytes cross between processes when each worker pushes and pulls count
+// elements. If all ranks serve, each part of the vector is in the process of one of the workers,
+// and does not cross for that worker.
 func (b *psBench) crossing(count int) int {
 	if b.o.servers == 0 {
 		return 2 * 4 * count * (b.workers - 1)

@@ -14,8 +14,8 @@ type reporter interface {
 	end() error
 }
 
-// newReporter returns the reporter of a format, or nil for an unknown format. It writes data for
-// programs only to out, and remarks for people to notes.
+// newReporter returns the reporter of a format, or nil for an unknown format. The reporter writes
+// to out what programs read. Remarks for people go to notes if they would disturb programs.
 func newReporter(format string, out, notes io.Writer) reporter {
 	switch format {
 	case "table":
@@ -28,7 +28,7 @@ func newReporter(format string, out, notes io.Writer) reporter {
 	return nil
 }
 
-// columns are the names of the columns in formats for programs.
+// columns are the names of the columns in the CSV format.
 const columns = "op,transport,algorithm,ranks,dtype,bytes,iterations,median_us,min_us,p99_us,algbw_MBps,busbw_MBps,allocs_per_op,wrong"
 
 // A csvReporter writes comma-separated values below a line of column names. No value contains a

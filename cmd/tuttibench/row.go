@@ -9,8 +9,8 @@ import (
 	"github.com/tutti-go/tutti/internal/figure"
 )
 
-// A row is one line of the results. Its fields are in the order of the columns, and have their
-// names in JSON.
+// A row is one line of the results. The fields are in the order of the columns. In JSON they have
+// the names of the columns.
 type row struct {
 	Op          string  `json:"op"`
 	Transport   string  `json:"transport"`

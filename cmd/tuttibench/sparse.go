@@ -78,8 +78,8 @@ func residentBytes() int {
 }
 
 // rowTraffic is a worker's pushes and pulls of rows of one table. The gradient of element e of a
-// row is e%3 + 1 in some steps, and its negative in others. So the value of an element is a small
-// multiple of its gradient, which does not depend on the order of additions.
+// row is e%3 + 1 in some steps, and its negative in others. So the value of an element is always a
+// small multiple of its gradient, whatever the order of additions.
 type rowTraffic struct {
 	b       *psBench
 	table   *ps.Table[float32]
@@ -100,8 +100,8 @@ func newRowTraffic(b *psBench) *rowTraffic {
 	return t
 }
 
-// fill declares the table, and pushes each row once. The workers share the rows, and push equally
-// often, because the pushes of all workers make a version.
+// fill declares the table, and pushes each row once. The workers share the rows. All of them make
+// the same number of pushes, because a version of the table needs a push of every worker.
 func (t *rowTraffic) fill(ctx context.Context) (err error) {
 	if t.b.cl == nil {
 		return nil
@@ -129,8 +129,8 @@ func (t *rowTraffic) fill(ctx context.Context) (err error) {
 	return nil
 }
 
-// sign returns 1 in two steps, and -1 in the next two steps. Two steps are a turn: one for each
-// distribution.
+// sign returns 1 in two steps, and -1 in the next two. Each turn has two steps: one with uniformly
+// distributed rows, and one with Zipf's distribution.
 func (t *rowTraffic) sign() int32 { return 1 - 2*int32(t.step/2%2) }
 
 func (t *rowTraffic) setValues() {
@@ -142,8 +142,8 @@ func (t *rowTraffic) setValues() {
 // gradient returns n times the gradient of element e of a row.
 func gradient(e int, n int32) float32 { return float32(n * int32(e%3+1)) }
 
-// steps returns the route that pushes rows and pulls the same rows. The argument name is uniform or
-// zipf, the distribution of the rows.
+// steps returns the route that pushes rows and pulls the same rows. The argument name says how the
+// rows are distributed: uniform or zipf.
 func (t *rowTraffic) steps(name string) route {
 	w := route{op: sparse, algorithm: name, trial: noTrial(), crosses: 2 * 4 * len(t.out) * t.b.workers}
 	if t.b.cl == nil {
@@ -157,8 +157,8 @@ func (t *rowTraffic) steps(name string) route {
 	return w
 }
 
-// load draws the rows of the next step, for all workers, because each worker needs the others' rows
-// to know the values.
+// load draws the rows of the next step for all workers. Each worker needs the rows of the others to
+// verify the values.
 func (t *rowTraffic) load(zipf bool) {
 	t.step++
 	t.setValues()

@@ -38,9 +38,9 @@ func (t *tuner) model(ctx context.Context) (choose.Model, error) {
 	return m, err
 }
 
-// points returns the times that single messages of several sizes take. It times allgathers by the
-// named algorithm, in which all steps are alike and reduce nothing, and divides each time by the
-// number of steps. If the algorithm cannot run on this communicator, points returns nil.
+// points returns how long single messages of several sizes take. It times allgathers by the named
+// algorithm, whose steps are all alike and reduce nothing, and divides each time by the number of
+// steps. If the algorithm cannot run on this communicator, points returns nil.
 func (t *tuner) points(ctx context.Context, name string) ([]choose.TimedMessage, error) {
 	a, err := collective.Find(collective.VerbAllGather, name)
 	if err != nil {
@@ -73,8 +73,8 @@ func (t *tuner) points(ctx context.Context, name string) ([]choose.TimedMessage,
 	return points, nil
 }
 
-// gamma returns the time in which a rank reduces one byte of a vector in cache. It is the median of
-// the slowest rank, while all ranks reduce at the same time.
+// gamma returns the time in which a rank reduces one byte of a vector in cache. All ranks reduce at
+// the same time, and the result is the median of the slowest rank's times.
 func (t *tuner) gamma(ctx context.Context) (float64, error) {
 	const bytes, folds, rounds = 64 << 10, 50, 9
 	k, err := reduce.Sum.Kernel(tensor.Float32)

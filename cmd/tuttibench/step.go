@@ -10,10 +10,10 @@ import (
 	"github.com/tutti-go/tutti/ps"
 )
 
-// A trainingStep holds what a worker needs for training steps of a model on parameter servers. In
-// place of a computation the worker waits, as it would for an accelerator. So the computation
-// leaves the cores to the communication. Two thirds of the wait are the backward pass. Each tensor
-// takes an equal time.
+// A trainingStep holds what a worker needs for training steps of a model on parameter servers. The
+// worker does not compute: it waits, as it would for an accelerator, so that the communication has
+// all cores. Two thirds of the wait stand for the backward pass. Each tensor takes an equal part of
+// the time.
 type trainingStep struct {
 	b          *psBench
 	tensors    []*ps.Tensor[float32] // in the order of the forward pass
@@ -24,7 +24,7 @@ type trainingStep struct {
 	compute    time.Duration // of one step
 }
 
-// atOnce is the most that the wait for a value takes if it has arrived.
+// If a wait for a value takes longer than atOnce, the value had not arrived.
 const atOnce = 100 * time.Microsecond
 
 // training measures training steps of -model. Three routes take turns:
@@ -34,7 +34,7 @@ const atOnce = 100 * time.Microsecond
 //	step           both: the push of a tensor begins as soon as its gradient is there, and the
 //	               forward pass of the next step waits for the values one by one
 //
-// The computation takes as long as the communication, because an overlap then saves most.
+// The computation takes as long as the communication, because then an overlap saves most.
 func (b *psBench) training(ctx context.Context) error {
 	t, err := b.newTrainingStep(ctx)
 	if err != nil {
@@ -78,8 +78,8 @@ func (b *psBench) newTrainingStep(ctx context.Context) (*trainingStep, error) {
 	return t, nil
 }
 
-// route returns a route in which workers call the function run for each step. A rank that only
-// serves does nothing in it.
+// route returns a route in which workers call run for each step. A rank that only serves does
+// nothing in it.
 func (t *trainingStep) route(name string, run func(context.Context) error) route {
 	r := route{op: training, algorithm: name, trial: noTrial()}
 	if t.b.cl == nil {
@@ -128,7 +128,7 @@ func (t *trainingStep) run(ctx context.Context) error {
 }
 
 // passes computes the backward pass, and then the forward pass of the next step. It calls computed
-// when the gradient of a tensor is there, and needed before it uses the value of a tensor.
+// when the gradient of a tensor has been computed, and needed before it uses the value of a tensor.
 func (t *trainingStep) passes(computed func(i int), needed func(i int) error) error {
 	each := t.compute / time.Duration(3*len(t.tensors))
 	until := time.Now()
@@ -142,7 +142,8 @@ func (t *trainingStep) passes(computed func(i int), needed func(i int) error) er
 		if err := needed(i); err != nil {
 			return err
 		}
-		// The accelerator has waited, too. A sleep that ends late does not make it late.
+		// The accelerator has waited for the value, too, so it continues from now. A sleep that merely
+		// ended late does not delay it.
 		if now := time.Now(); now.Sub(asked) > atOnce && now.After(until) {
 			until = now
 		}

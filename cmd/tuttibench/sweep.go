@@ -89,8 +89,8 @@ func verdict(rows []row) error {
 	return nil
 }
 
-// remark returns the text that is printed with the rows: the operation, the element type, the
-// buffers, the number of ranks and the system.
+// remark returns the text that precedes the rows: the operation, the element type, the buffers, the
+// number of ranks and the system.
 func remark(c *comm.Comm, o options) string {
 	buffers := "out of place"
 	if o.inplace || o.op == "broadcast" {
@@ -117,15 +117,15 @@ type budget struct {
 	maxIterations int
 }
 
-// measure times a trial until its budget is spent. All ranks use the slowest rank's times, so they
-// stop at the same iteration without messages.
+// measure times a trial until its budget is spent. All ranks know the slowest rank's times, so they
+// stop at the same iteration without further messages.
 func measure(ctx context.Context, c *comm.Comm, t trial, b budget) (sample, error) {
 	t.load()
 	runtime.GC() // makes a collection during the measurement less likely
 	return timed(ctx, c, t, b)
 }
 
-// timed measures a trial that has been loaded. The caller has run the garbage collector.
+// timed measures a trial whose load has run. The caller has run the garbage collector.
 func timed(ctx context.Context, c *comm.Comm, t trial, b budget) (sample, error) {
 	st := stopwatch{c: c, t: t, slowest: make([]float64, 1)}
 	iterate := func() (float64, error) { return st.iterate(ctx) }

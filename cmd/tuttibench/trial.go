@@ -24,8 +24,8 @@ type vectors interface {
 	alloc() (free func() error, err error)
 }
 
-// typedVectors makes trials of one element type. All trials share its buffers, so they differ only
-// in their size.
+// typedVectors makes trials of one element type. All trials share its buffers, and differ only in
+// their size.
 type typedVectors[T comm.Element] struct {
 	c         *comm.Comm
 	op        string
@@ -252,8 +252,8 @@ func (k *typedVectors[T]) scatter(t *trial, in, out []T, inPlace bool) {
 // tag is the tag of a pingpong's messages.
 const tag = 7
 
-// pingPong sets up t for round trips between ranks 0 and 1, 2 and 3, and so on: as many pairs at the
-// same time as the parameter pairs says.
+// pingPong sets up t for round trips between ranks 0 and 1, 2 and 3, and so on, in the given number
+// of pairs at the same time.
 func (k *typedVectors[T]) pingPong(t *trial, in, out []T, inPlace bool, pairs int) {
 	me := k.c.Rank()
 	peer := me ^ 1

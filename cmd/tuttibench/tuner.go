@@ -16,8 +16,8 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A tuner makes one rank take part in a tuning run. All ranks reach the same decisions, because
-// they decide only by timings that are the same on every rank.
+// A tuner makes one rank take part in a tuning run. All ranks reach the same decisions, because the
+// timings that decide are the same on every rank.
 type tuner struct {
 	c     *comm.Comm
 	o     *tuneOptions
@@ -67,12 +67,12 @@ func (t *tuner) op(ctx context.Context, op string) error {
 
 // ways returns the ways to run the collective verb that this job may be able to use. Some of them
 // may need shared memory that the job lacks. If ways fails, it also returns the ways that it has
-// made so far.
+// made, so that the caller can close them.
 func (t *tuner) ways(ctx context.Context, verb collective.Verb) (ways []*way, err error) {
 	levels := t.c.Layout().Hosts() > 1 && t.c.Layout().Hosts() < t.c.Size()
 	for _, a := range collective.Algorithms(verb) {
 		if a.Hierarchical() && !levels {
-			continue // no rule would choose it
+			continue // no rule would choose this algorithm
 		}
 		for _, segment := range append([]int{0}, t.o.segments...) {
 			if segment != 0 && (a.NeedsShared() || verb == collective.VerbBarrier) {
@@ -98,8 +98,8 @@ func sharedElements(n int) int { return max(5<<20, n*256<<10) / tensor.Float32.S
 
 // warm runs each way through shared memory once, and returns the ways that this job can run. The
 // argument elements is the length of a vector that fills all of the shared memory. The kernel
-// allocates a slot's pages when they are first touched, and each call of 16 to 128 KiB touches
-// another slot. Without warm, the first hundreds of calls would take several times as long as later
+// allocates a slot's pages when they are first touched, and a call of 16 to 128 KiB touches another
+// slot each time. So without warm, hundreds of calls would take several times as long as later
 // calls. Messages need no such step, because all ways share the same rings.
 func warm(ctx context.Context, vs vectors, elements int, ways []*way) (able []*way, err error) {
 	for _, w := range ways {
@@ -119,8 +119,8 @@ func warm(ctx context.Context, vs vectors, elements int, ways []*way) (able []*w
 	return able, nil
 }
 
-// size times all ways with vectors of count elements, in several passes. Then each way that
-// would replace the default table's way is timed in turns with the default table's way.
+// size times all ways with vectors of count elements, in several passes. Then it times each way
+// that would replace the default table's way in turns with that way.
 func (t *tuner) size(ctx context.Context, k options, vs vectors, count int, ways []*way) error {
 	bytes := count * k.dtype.Size()
 	if k.op == "barrier" {
@@ -154,15 +154,15 @@ func (t *tuner) time(ctx context.Context, x trial) (float64, error) {
 
 // heats times the ways to run one collective with vectors of one size, and holds the results. A way
 // is an algorithm with a segment size. A heat is one timing of a way: the way runs many times, and
-// the median of the times is the result. From the results, the choose package derives the rules
-// that name the fastest way.
+// the median of the times is the result. Package choose derives the rules that name the fastest way
+// from the results.
 type heats struct {
 	ranks, bytes int
 	wire         string
 	ways         []*way
 	time         func(*way) (float64, error) // one heat's median
 	got          map[*way]float64            // the smallest median so far
-	ratios       map[*way][]outcome          // for each rival of the default table's ways, one outcome per such way
+	ratios       map[*way][]outcome          // for each rival, one outcome per way that it was compared with
 }
 
 // An outcome is the result of a comparison in turns: the time of a rival, divided by the time of
@@ -176,7 +176,7 @@ func newHeats(ranks, bytes int, wire string, ways []*way) *heats {
 	return &heats{ranks: ranks, bytes: bytes, wire: wire, ways: ways, got: make(map[*way]float64), ratios: make(map[*way][]outcome)}
 }
 
-// run times the ways in passes. Then it compares, in turns, each way of the default table with the
+// run times the ways in passes. Then it compares each way of the default table in turns with the
 // ways that would replace it.
 func (h *heats) run() error {
 	for pass := range passes {
@@ -202,8 +202,8 @@ func (h *heats) run() error {
 	}
 }
 
-// heat times a way once. It returns the median of this heat, and stores it if it is the smallest of
-// the way so far.
+// heat times a way once, and returns the median. It stores the median if it is the way's smallest
+// one so far.
 func (h *heats) heat(w *way) (float64, error) {
 	seconds, err := h.time(w)
 	if err != nil {
@@ -216,22 +216,22 @@ func (h *heats) heat(w *way) (float64, error) {
 }
 
 // passes is the maximum number of times that each way is timed. The smallest median counts. Each
-// pass times all ways, so that a short disturbance of the machine does not decide.
+// pass times all ways, so that a short disturbance of the machine affects all of them.
 const passes = 3
 
 // secondPass and thirdPass limit which ways are timed again, as multiples of the best time so far.
-// The second pass omits a way with the default segment size whose time is above secondPass times
-// the best, because no disturbance explains such a time. The third pass omits such a way if its
-// time is above thirdPass times the best. thirdPass is also the limit for timing an algorithm with
-// other segment sizes.
+// A way with the default segment size is omitted from the second pass if its time is above
+// secondPass times the best, because no disturbance explains such a time. It is omitted from the
+// third pass if its time is above thirdPass times the best. thirdPass is also the limit for timing
+// an algorithm with other segment sizes.
 const (
 	secondPass = 8
 	thirdPass  = 1.5
 )
 
-// worth reports whether a way should be timed in this pass. The first pass times only the
-// default segment size. Later passes omit a segment size if an average message has at most one
-// such segment.
+// worth reports whether a way should be timed in this pass. The first pass times only the default
+// segment size. Later passes omit a segment size if an average message consists of at most one such
+// segment.
 func (h *heats) worth(w *way, pass int) bool {
 	best := h.best()
 	switch {
@@ -263,7 +263,7 @@ func (h *heats) best() float64 {
 
 // nextRivalry returns the next comparison to measure in turns: a way of the default table, and a
 // way that would replace it in the rules. The argument done holds the comparisons that have been
-// measured. nextRivalry returns false if no other comparison is left.
+// measured. If none is left, nextRivalry returns false.
 func (h *heats) nextRivalry(done []choose.Comparison) (choose.Comparison, bool) {
 	for _, r := range choose.Comparisons(h.times()) {
 		if !slices.ContainsFunc(done, func(d choose.Comparison) bool {
@@ -280,8 +280,8 @@ func (h *heats) nextRivalry(done []choose.Comparison) (choose.Comparison, bool) 
 const bouts = 5
 
 // turns compares two ways of a collective by timing them alternately. The time of a single heat
-// depends on chance and on changes of the machine's speed. Therefore the median of the ratios of
-// all turns decides, and the times of separate heats do not count.
+// depends on chance and on changes of the machine's speed. Therefore only the median of the ratios
+// of all turns counts, and not the times of separate heats.
 func (h *heats) turns(usual, rival *way) error {
 	var ratios []float64
 	for range bouts {

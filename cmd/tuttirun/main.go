@@ -1,5 +1,5 @@
-// Command tuttirun starts the ranks of a job on this host and on others, and ends them
-// together, with mpirun's habits:
+// Command tuttirun starts the ranks of a job on this host and on others, and ends them together.
+// Its options resemble mpirun's:
 //
 //	tuttirun -np 4 ./program arguments
 //
