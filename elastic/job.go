@@ -7,8 +7,8 @@ import (
 	"github.com/tutti-go/tutti/comm"
 )
 
-// ErrHostsUpdated is the error of Job.Commit when processes wait to join. A training function
-// returns it, and Run calls the function again with the new members.
+// ErrHostsUpdated is the error of Job.Commit when processes wait to join. The training function
+// must return it. Run then calls the function again with the new members.
 var ErrHostsUpdated = errors.New("elastic: processes wait to join; return this error from the training function")
 
 // A Job gives one call of the training function its communicator, and the methods Commit and Step.
@@ -22,8 +22,8 @@ type Job struct {
 // Comm returns the communicator of this attempt. Run closes it.
 func (j *Job) Comm() *comm.Comm { return j.c }
 
-// Resets returns the number of attempts that have come before this attempt. The number is equal on
-// all ranks, also on those that have joined later.
+// Resets returns the number of attempts before this one. The number is equal on all ranks, even on
+// those that have joined later.
 func (j *Job) Resets() int { return int(j.r.resets) }
 
 // Commit saves the state at hand, so that Restore returns to it. All ranks must call Commit at the

@@ -40,8 +40,8 @@ func WithMaxResets(n int) Option {
 
 // Limits of resets in a row without progress.
 const (
-	maxSame = 2   // with the same members: the second ends Run
-	maxIdle = 100 // with any members: a further one ends Run
+	maxSame = 2   // with the same members: Run ends when this is reached
+	maxIdle = 100 // with any members: Run ends when this is exceeded
 )
 
 // Run joins the job that the environment describes, as comm.Init does, and calls train until it has
@@ -72,8 +72,8 @@ func Run(ctx context.Context, state State, train func(ctx context.Context, job *
 // opRun is the Op of errors.
 const opRun = "elastic run"
 
-// A runner is one call of Run. If the state at hand is whole when an attempt fails, it stays.
-// Otherwise Run restores the committed copy.
+// A runner is one call of Run. When an attempt fails, the field whole decides what happens to the
+// state at hand. If it is whole, it is kept. Otherwise Run restores the committed copy.
 //
 //	whole  the state at hand                          when
 //	no     State.Sync may have replaced a part of it  during State.Sync
@@ -90,7 +90,7 @@ type runner struct {
 	whole   bool
 
 	progress  int64 // of the state at hand
-	committed int64 // of the committed copy; lower after a Step or a failed Commit; -1 if there is no copy
+	committed int64 // of the committed copy; lower than progress after a Step or a failed Commit; -1 if there is no copy
 	last      error // of the last attempt
 	record
 }
@@ -112,7 +112,7 @@ func run(ctx context.Context, src source, state State, train func(ctx context.Co
 	r := &runner{src: src, state: state, train: train, o: o, c: c, committed: -1}
 	err = r.attempts(ctx)
 	closing := r.src.close(ctx, r.c)
-	// Close may fail because messages did not reach lost ranks. These messages need not arrive.
+	// Close may fail because messages did not reach lost ranks, which is not an error here.
 	if err == nil && !errors.Is(closing, fault.PeerLost) && !errors.Is(closing, fault.LinkLost) {
 		err = closing
 	}
@@ -142,7 +142,7 @@ func (r *runner) attempts(ctx context.Context) error {
 		switch {
 		case lost != nil && (ctx.Err() != nil || r.src.changed(r.c) == nil):
 			return r.afterAttempt(lost)
-		case lost != nil: // the vote has no result; Rejoin gets the members from tuttirun
+		case lost != nil: // the vote has no result; Rejoin learns the members from tuttirun
 		case all == 1:
 			return nil
 		}

@@ -6,12 +6,13 @@ import (
 	"github.com/tutti-go/tutti/comm"
 )
 
-// A Sampler deals the indexes of a data set to the ranks, batch by batch, in an order that differs
-// from epoch to epoch. Like Horovod's ElasticSampler, it is a State: after a change of the members,
-// an epoch continues where it was, and the indexes that are left are divided among the new members.
+// A Sampler divides the indexes of a data set among the ranks, batch by batch, in an order that
+// differs from epoch to epoch. Like Horovod's ElasticSampler, it is a State. After a change of the
+// members, an epoch continues where it was, and the remaining indexes are divided among the new
+// members.
 //
-// A batch has the indexes of all ranks together. Batches depend on the seed, and not on the number
-// of ranks, so a training whose members change uses the same batches as one whose members do not.
+// A batch consists of the indexes of all ranks together. Batches depend on the seed and not on the
+// number of ranks, so a training uses the same batches whether or not its members change.
 //
 // A Sampler may be used by one goroutine at a time.
 type Sampler struct {

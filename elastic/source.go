@@ -11,7 +11,7 @@ type source interface {
 	// first returns the communicator that this process begins with.
 	first(ctx context.Context) (*comm.Comm, error)
 
-	// next returns the communicator after c. All members of c that are left call it.
+	// next returns the communicator after c. All remaining members of c call it.
 	next(ctx context.Context, c *comm.Comm) (*comm.Comm, error)
 
 	// changed returns a channel that is closed when next would lead to other members, as far as
@@ -22,8 +22,8 @@ type source interface {
 	close(ctx context.Context, c *comm.Comm) error
 }
 
-// environment is the source of a job that was started by a launcher. Where tuttirun decides which
-// processes are ranks, the next communicator comes from Rejoin. Elsewhere it comes from Shrink.
+// environment is the source of a job that was started by a launcher. If tuttirun decides which
+// processes are ranks, the next communicator comes from Rejoin. Otherwise it comes from Shrink.
 type environment struct {
 	options []comm.Option
 	job     *comm.Comm // the job's communicator, from Init or from the last Rejoin

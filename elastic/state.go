@@ -16,15 +16,15 @@ type State interface {
 	// Restore replaces the state at hand by the committed copy. It is called only after a Commit.
 	Restore() error
 
-	// Sync replaces the state at hand of every rank by the root's state at hand. All ranks of c
-	// call Sync. After a failed Sync, Run calls no other method before Restore. So a failed Sync
-	// may leave the state at hand incomplete, but must not change the committed copy.
+	// Sync replaces the state at hand of every rank by the root's state at hand. All ranks of c call
+	// Sync. A failed Sync may leave the state at hand incomplete, because Run then calls Restore
+	// before any other method. It must not change the committed copy.
 	Sync(ctx context.Context, c *comm.Comm, root int) error
 }
 
 // Tensors returns the State of some vectors. All ranks must pass vectors of equal lengths in the
 // same order. The caller keeps the vectors and works on them. The committed copy takes as much
-// memory again.
+// memory as the vectors.
 func Tensors[T comm.Element](vectors ...[]T) State {
 	s := &tensors[T]{current: vectors, committed: make([][]T, len(vectors))}
 	for i, v := range vectors {

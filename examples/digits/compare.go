@@ -46,9 +46,9 @@ func distance(got, want []float64) float64 {
 	return floats.Distance(got, want, 2) / floats.Norm(want, 2)
 }
 
-// matchesSingle trains once more on rank 0, in this process alone and on the same batches. On every
-// rank it returns the distance of params from the result. It fails if the distance exceeds the
-// tolerance or is not a number.
+// matchesSingle trains once more, on rank 0 alone and on the same batches. On every rank it returns
+// the distance of params from the result. It fails if the distance exceeds the tolerance or is not
+// a number.
 func matchesSingle(ctx context.Context, t team, s settings, data digits.Images, params []float64) (float64, error) {
 	answer := make([]float64, 1)
 	if t.rank == 0 {

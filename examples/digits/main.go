@@ -4,8 +4,9 @@
 //	bin/tuttirun -np 4 bin/digits -out out
 //	bin/tuttirun -np 4 bin/digits -out out -coordinator
 //
-// Read train.go first: a step computes the gradient of a share of the batch, runs an
-// all-reduce, and moves the parameters alike on every rank. teamOf, below,
+// Read train.go first: a step computes the gradient of a share of the batch, averages it by an
+// all-reduce, and changes the parameters by the same amount on every rank. teamOf, below, makes the
+// collective calls.
 // makes the collective calls.
 package main
 
@@ -35,7 +36,7 @@ func main() {
 	}
 }
 
-// job is the part of one rank, from Init to Close.
+// job runs one rank, from Init to Close.
 func job(ctx context.Context, args []string) (err error) {
 	o, err := parseFlags(args, os.Stderr)
 	if err != nil {

@@ -4,5 +4,5 @@ package main
 
 import "github.com/tutti-go/tutti/comm"
 
-// stores adds nothing. See etcd.go.
+// stores adds no store. See etcd.go.
 var stores = comm.WithStore()

@@ -14,7 +14,7 @@ type options struct {
 	settings
 	out   string // the folder for the curves
 	bar   bool   // show a progress bar on the screen
-	named bool   // gradients are averaged layer by layer, while the next is computed
+	named bool   // gradients are averaged layer by layer, while the next layer's is computed
 }
 
 // defaults holds the values of options that the command line does not set.

@@ -157,8 +157,8 @@ func (s *stepper) learn(data digits.Images, rows []int, ready func(layer int)) d
 	return digits.Tally{}
 }
 
-// await averages the message. If the team has begin and finish, await only waits until the message
-// is averaged.
+// await returns when the message is averaged. If the team has begin and finish, the average is
+// already under way, and await only waits for it.
 func (s *stepper) await(ctx context.Context) error {
 	if s.team.begin != nil {
 		return s.team.finish(ctx)

@@ -45,8 +45,8 @@ type options struct {
 	kills  []death // in the order of their steps
 }
 
-// A death is one kill of the schedule: the process that has this rank when the training has reached
-// this step kills itself.
+// A death is one kill of the schedule. When the training has reached the step, the process that
+// then has the rank kills itself.
 type death struct{ rank, step int }
 
 // run trains until every rank of the job is done. Only rank 0 prints. After a loss another process

@@ -19,7 +19,7 @@ import (
 const (
 	batch     = 50   // images per step, over all ranks together
 	firstRate = 0.2  // the learning rate; it decreases linearly towards 0
-	momentum  = 0.9  // the part of the last move that the next one keeps
+	momentum  = 0.9  // the part of the last change that the next one keeps
 	passing   = 0.95 // the accuracy on the test images below which the run fails
 
 	// tolerance bounds the relative distance between the parameters and those of a training without
@@ -27,13 +27,13 @@ const (
 	tolerance = 1e-9
 )
 
-// A training is one rank's training. The state has everything that is needed to go on: the network,
-// where the training is, and the curve.
+// A training is one rank's training. Its state has everything that is needed to continue: the
+// network, the step, and the curve.
 type training struct {
 	options
 	training, testing digits.Images
 	stepsPerEpoch     int
-	steps             int  // of the whole training
+	steps             int  // the number of steps of the whole training
 	isNew             bool // this process has not made a step yet
 
 	grad  *digits.Network
@@ -47,7 +47,7 @@ type training struct {
 	joins        []float64 // ranks that joined before each step
 	data         *elastic.Sampler
 	step         int
-	size         int // ranks at the last step
+	size         int // the number of ranks at the last step
 	lost, joined int
 }
 
@@ -76,9 +76,9 @@ func newTraining(o options) (*training, error) {
 	return t, nil
 }
 
-// dieIfScheduled kills this process if it has the rank of the next kill, modulo the number of
-// ranks, and the training has reached the step of that kill. The number of counted losses says
-// which kill is next, so no kill happens before the loss by the previous kill has been counted.
+// dieIfScheduled kills this process if the training has reached the step of the next kill, and this
+// process has the rank of that kill, modulo the number of ranks. The number of counted losses says
+// which kill is next. So no kill happens before the previous one has been counted as a loss.
 func (t *training) dieIfScheduled(c *comm.Comm) {
 	if t.lost >= len(t.kills) {
 		return
@@ -93,7 +93,7 @@ func (t *training) dieIfScheduled(c *comm.Comm) {
 }
 
 // await waits at the end of each epoch until the folder of the option -hold has a file that is
-// named by the number of epochs so far. Somebody can change the members of the job meanwhile. It is
+// named by the number of epochs so far. Meanwhile the user can change the members of the job. It is
 // enough if one rank sees the file, so the folder may be on one host only.
 func (t *training) await(ctx context.Context, job *elastic.Job) error {
 	if t.hold == "" || t.step == 0 || t.step%t.stepsPerEpoch != 0 {
@@ -130,8 +130,8 @@ func (t *training) gradient(ctx context.Context, c *comm.Comm) (total int, err e
 	return total, comm.AllReduce(ctx, c, t.grad.Params, comm.Sum)
 }
 
-// descend makes a step of gradient descent with momentum, on a batch of the given size that size
-// ranks have computed.
+// descend makes a step of gradient descent with momentum. The parameter total is the size of the
+// batch, and size is the number of ranks that have computed it.
 func (t *training) descend(total, size int) {
 	rate := firstRate * float64(t.steps-t.step) / float64(t.steps)
 	floats.Scale(momentum, t.velocity)

@@ -1,5 +1,5 @@
-// Command hello-etcd is example hello for jobs whose ranks meet in etcd. Each rank is started by
-// hand, or by whatever starts processes where you work:
+// Command hello-etcd is the example hello for a job whose ranks meet in etcd. Each rank is started
+// by hand, or by any scheduler:
 //
 //	export TUTTI_STORE=etcd://n1:2379/tutti TUTTI_SIZE=2 TUTTI_SECRET_FILE=~/tutti.secret
 //	TUTTI_RANK=0 bin/hello-etcd    # on one host

@@ -1,4 +1,4 @@
-// Command mixed trains one model in two ways at once, as recommenders are trained. The few dense
+// Command mixed trains one model in two ways at once, as is common for recommenders. The few dense
 // weights of the model are on every worker and averaged by AllReduce. Its table of embeddings is on
 // a parameter server: workers pull the rows that they need, and push gradients for these rows.
 //
@@ -32,7 +32,7 @@ func main() {
 	}
 }
 
-// job is the part of this process: one rank of its job, or all ranks of a local one.
+// job runs one rank of a job, or all ranks of a local one.
 func job(ctx context.Context, args []string, out, usage io.Writer) (err error) {
 	flags := flag.NewFlagSet("mixed", flag.ContinueOnError)
 	flags.SetOutput(usage)
@@ -53,8 +53,7 @@ func job(ctx context.Context, args []string, out, usage io.Writer) (err error) {
 	return run(ctx, c, comm.Mean, out)
 }
 
-// run runs the part of each rank. The parameter average is the operator for the workers' dense
-// gradients.
+// run runs one rank. The parameter average is the operator for the workers' dense gradients.
 func run(ctx context.Context, c *comm.Comm, average comm.Op, out io.Writer) error {
 	if c.Size() < 2 {
 		return fmt.Errorf("ranks: got %d, want a server and a worker: bin/tuttirun -np 2 bin/mixed", c.Size())

@@ -98,15 +98,15 @@ func pick(table []float64, ids []int64) []float64 {
 	return rows
 }
 
-// descend moves the rows of some words against their gradients, which are sums over a share of
-// the batch.
+// descend subtracts the gradients of the words from their rows, scaled by the learning rate. The
+// gradients are sums over a share of the batch.
 func descend(table, ofRows []float64, ids []int64) {
 	for i, id := range ids {
 		move(table[int(id)*dim:(int(id)+1)*dim], ofRows[i*dim:(i+1)*dim], rate/batch)
 	}
 }
 
-// move subtracts the gradient, multiplied by the factor by, from v.
+// move subtracts the gradient, multiplied by the given factor, from v.
 func move(v, gradient []float64, by float64) {
 	for i := range v {
 		v[i] -= by * gradient[i]

@@ -11,11 +11,11 @@ import (
 	"github.com/tutti-go/tutti/ps/optimizer"
 )
 
-// work is the part of a worker. Worker 0 prints and verifies.
+// work runs a worker. Worker 0 prints and verifies.
 func work(ctx context.Context, cl *ps.Client, average comm.Op, out io.Writer) error {
 	team := cl.Workers()
 	dense := firstWeights()
-	// The server adds up the pushes of all workers, and then moves the rows against the sum.
+	// The server adds up the pushes of all workers, and then applies the sum to the rows.
 	table, err := ps.DeclareTable[float64](ctx, cl, "embeddings", dim,
 		ps.Rows(words),
 		ps.Initial(ps.Uniform(-1, 1, 3)),
@@ -73,9 +73,9 @@ func pullAll(ctx context.Context, table *ps.Table[float64]) ([]float64, error) {
 	return rows, table.Pull(ctx, ids, rows)
 }
 
-// tolerance bounds the distance of the result from the result of one process. Sums in a different
-// order differ by less than 1e-12 here. If a gradient is lost, or summed instead of averaged, the
-// difference is far larger.
+// tolerance bounds the distance of the result from that of one process. A different order of sums
+// changes the result by less than 1e-12 here. If a gradient is lost, or summed instead of averaged,
+// the difference is far larger.
 const tolerance = 1e-9
 
 // verify trains the same model in this process alone, and compares the results.

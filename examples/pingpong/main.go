@@ -40,7 +40,7 @@ func main() {
 	}
 }
 
-// job is the part of one rank, from Init to Close.
+// job runs one rank, from Init to Close.
 func job(ctx context.Context, out io.Writer) (err error) {
 	c, err := comm.Init(ctx, comm.WithTransport(wires.All()...))
 	if err != nil {

@@ -37,14 +37,14 @@ func pairs(file string) ([][2]string, error) {
 	return all, nil
 }
 
-// A space holds directions of words: rows of length 1.
+// A space holds the directions of words, as vectors of length 1.
 type space struct {
 	words  []string
 	number map[string]int
 	rows   []float32
 }
 
-// newSpace returns the directions of the first words of a corpus. It scales their rows.
+// newSpace returns the directions of the first words of a corpus. It scales rows in place.
 func newSpace(c *corpus, rows []float32) *space {
 	s := &space{words: c.words[:len(rows)/dim], number: c.number, rows: rows}
 	for i := range s.words {

@@ -20,7 +20,7 @@ import (
 // leastCount is the number of occurrences below which a word is left out of the vocabulary.
 const leastCount = 5
 
-// A corpus is a text as numbers of words.
+// A corpus is a text in which each word is a number.
 type corpus struct {
 	words    []string       // of the vocabulary, the most frequent ones first
 	number   map[string]int // of each word in words
@@ -75,7 +75,7 @@ func goSource(ctx context.Context) (string, error) {
 }
 
 // readComments returns the words of the doc comments below the folder root, one line per comment.
-// It reads one of several equal shares of the files. Tests and their data are left out.
+// It reads the given one of several equal shares of the files. Tests and their data are left out.
 func readComments(root string, share, shares int) ([]byte, error) {
 	var text bytes.Buffer
 	n := 0

@@ -38,13 +38,13 @@ func main() {
 	}
 }
 
-// options are the settings of the command line. Tests also replace the functions.
+// options are the settings of the command line, and functions that tests replace.
 type options struct {
 	local   int    // ranks in this process; 0 for one rank of a job
-	servers int    // the last ranks of the job
+	servers int    // how many ranks serve: the last ones of the job
 	source  string // the folder of the text
 	epochs  int
-	seeds   int    // trainings, with the seeds 1, 2, …
+	seeds   int    // how many trainings to run, with the seeds 1, 2, …
 	out     string // the folder for the pictures; "" for none
 	bar     bool   // show a progress bar on the screen
 
@@ -63,7 +63,7 @@ var defaults = options{
 	},
 }
 
-// job is the part of this process: one rank of its job, or all ranks of a local one.
+// job runs one rank of a job, or all ranks of a local one.
 func job(ctx context.Context, args []string, out, screen io.Writer) (err error) {
 	o, err := parseFlags(args, screen)
 	if err != nil {
@@ -82,7 +82,7 @@ func job(ctx context.Context, args []string, out, screen io.Writer) (err error) 
 	return run(ctx, c, o, out, screen)
 }
 
-// run runs the part of each rank.
+// run runs one rank.
 func run(ctx context.Context, c *comm.Comm, o options, out, screen io.Writer) error {
 	if c.Size() <= o.servers {
 		return fmt.Errorf("ranks: got %d, want a worker beside the %d servers: bin/tuttirun -np %d bin/word2vec",

@@ -8,20 +8,20 @@ import (
 	"gonum.org/v1/gonum/blas/blas32"
 )
 
-// The model is skip-gram with negative sampling (Mikolov et al., NIPS 2013), and a projection P in
-// between. A word w has a row v[w] in the table of centers, and a row u[w] in that of contexts. The
-// model's probability that word c stands near word w is
+// The model is skip-gram with negative sampling (Mikolov et al., NIPS 2013), with a projection P. A
+// word w has a row v[w] in the table of centers, and a row u[w] in the table of contexts. In the
+// model, word c stands near word w with the probability
 //
 //	sigmoid(u[c] · P v[w])
 const (
-	dim       = 64  // numbers in a row; P has dim x dim
+	dim       = 64  // numbers in a row; P is a dim x dim matrix
 	window    = 5   // words on each side of a center, at most
-	negatives = 5   // drawn words per pair of the text
-	drawn     = 256 // different draws per batch, so that a batch needs few rows
+	negatives = 5   // random words per pair of the text
+	drawn     = 256 // different random words per batch; few, so that a batch needs few rows
 )
 
-// An example is a center, another word, and whether the text has them near each other. If it has
-// not, the other word was drawn at random. The words are positions in the batch's lists.
+// An example is a center and another word. If near is set, the text has them near each other;
+// otherwise the other word was drawn at random. The words are positions in the batch's lists.
 type example struct {
 	center, context int32
 	near            bool
@@ -61,8 +61,9 @@ func (l *wordList) clear() {
 // separator stands after each comment in an epoch's text.
 const separator = -1
 
-// epochText returns the comments in a new random order, with a separator after each. Frequent words
-// are thinned out: of a word with the share f of the text, the share sqrt(often/f) is kept.
+// epochText returns the comments in a new random order, with a separator after each. It drops
+// occurrences of frequent words: if a word is the fraction f of the text, each occurrence is kept
+// with probability sqrt(often/f).
 func (c *corpus) epochText(rng *rand.Rand) []int32 {
 	keep := make([]float64, len(c.words))
 	for i, n := range c.counts {
@@ -80,7 +81,7 @@ func (c *corpus) epochText(rng *rand.Rand) []int32 {
 	return text
 }
 
-// often is the share of the text from which on words are thinned out.
+// often is the fraction of the text above which occurrences of a word are dropped.
 const often = 1e-3
 
 // A sampler draws words with probabilities that grow with the power 3/4 of their counts.
@@ -103,7 +104,7 @@ func newSampler(c *corpus) sampler {
 	return s
 }
 
-// fill makes the examples of the centers from lo to hi of an epoch's text.
+// fill makes the examples for the centers at the positions lo to hi-1 of an epoch's text.
 func (b *batch) fill(text []int32, lo, hi int, s sampler, rng *rand.Rand) {
 	b.centers.clear()
 	b.contexts.clear()
@@ -127,7 +128,7 @@ func (b *batch) fill(text []int32, lo, hi int, s sampler, rng *rand.Rand) {
 	}
 }
 
-// pair appends a pair of the text, and the same center with drawn words.
+// pair appends a pair of the text, and pairs of the same center with random words.
 func (b *batch) pair(center, context int32, pool *[drawn]int32, rng *rand.Rand) {
 	b.examples = append(b.examples, example{center, context, true})
 	for range negatives {
@@ -137,7 +138,7 @@ func (b *batch) pair(center, context int32, pool *[drawn]int32, rng *rand.Rand) 
 	}
 }
 
-// A gradient is the derivatives of the loss, which is summed over the examples of a batch.
+// A gradient holds the derivatives of the loss, summed over the examples of a batch.
 type gradient struct {
 	centers, contexts []float32 // of the rows that the batch lists
 	projection        []float32

@@ -23,7 +23,7 @@ const (
 // averaged is the number of steps whose mean loss is one point of the curve.
 const averaged = 10
 
-// drawnWords is the number of words in the map, beside those of the pairs.
+// drawnWords is the number of words in the map, in addition to those of the pairs.
 const drawnWords = 120
 
 var (
@@ -80,8 +80,8 @@ func drawLosses(losses [][]float64) (*plot.Plot, error) {
 	return p, nil
 }
 
-// drawWords draws a map of the most frequent words and of the pairs, which lines join. The axes are
-// the two principal components of all words.
+// drawWords draws a map of the most frequent words and of the words of the pairs. A line joins the
+// words of each pair. The axes are the two principal components of all words.
 func (s *space) drawWords(expected [][2]string) (*plot.Plot, error) {
 	at, err := s.principal()
 	if err != nil {

@@ -21,13 +21,14 @@ import (
 // batchSize is the number of words of the text in the batch of one worker.
 const batchSize = 512
 
-// The optimizers of the tables, on the servers, and of the projection, on every worker.
+// The optimizers: ofRows for the tables, on the servers, and ofProjection for the projection, on
+// every worker.
 var (
 	ofRows       = optimizer.Adagrad{Rate: 0.2}
 	ofProjection = optimizer.Adagrad{Rate: 0.01}
 )
 
-// work is the part of a worker. Each worker makes the same check. Worker 0 prints and draws.
+// work runs a worker. All workers make the same check. Worker 0 prints and draws.
 func work(ctx context.Context, cl *ps.Client, o options, out, screen io.Writer) error {
 	team := cl.Workers()
 	if team.Rank() > 0 {
@@ -182,8 +183,8 @@ func (t *training) step(ctx context.Context) (float64, error) {
 	}
 	g := b.gradient(t.projection, t.rows.centers, t.rows.contexts)
 
-	// The servers add up the pushes of all workers, and move the rows. The pushes are in flight
-	// while the workers average the gradient of the projection. The loss goes along with it.
+	// The servers add up the pushes of all workers, and apply the sums to the rows. Meanwhile the
+	// workers average the gradient of the projection. The loss is averaged in the same message.
 	pushes := []*ps.Handle{
 		t.push(t.centers, b.centers.words, g.centers),
 		t.push(t.contexts, b.contexts.words, g.contexts),
@@ -223,7 +224,7 @@ func (t *training) identical(ctx context.Context) error {
 	return nil
 }
 
-// space pulls the rows of the well-known words and projects them.
+// space pulls the rows of the words that occur often enough to be compared, and projects them.
 func (t *training) space(ctx context.Context) (*space, error) {
 	n := t.text.frequent(wellKnown)
 	words := make([]int64, n)

@@ -11,11 +11,11 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A verdict says how a trial went. The field broken counts how often each rule was broken, by the
-// names that rules returns.
+// A verdict says how a trial went. The field broken counts, for each name that rules returns, how
+// often the rule was broken.
 type verdict struct {
-	injected bool            // the fault met a job that was running
-	reports  []time.Duration // from the cause to each rank's first error; see trial.cause
+	injected bool            // the fault was injected while the job was running
+	reports  []time.Duration // the time from the cause to each rank's first error; see trial.cause
 	broken   map[string]int
 	notes    []string
 }
@@ -43,13 +43,13 @@ func (v *verdict) String() string {
 // rules returns the names of the rules that check checks. They are columns of a summary's table.
 func rules() []string { return []string{"hang", "blame", "wrong", "left", "broken"} }
 
-// maxDelay bounds the time by which limits grow.
+// maxDelay bounds how much longer a limit may get because the machine was busy.
 const maxDelay = time.Minute
 
 // check checks every rank of a job.
 //
-// Limits are for an idle machine. They grow by the longest time, up to maxDelay, for which one of
-// the ranks was ready to run and had no processor.
+// Limits are for an idle machine. They are extended by the longest time for which one of the ranks
+// was ready to run and had no processor, but at most by maxDelay.
 func check(t *trial, res *result) *verdict {
 	v := &verdict{}
 	if res.err != nil {
@@ -57,7 +57,7 @@ func check(t *trial, res *result) *verdict {
 		return v
 	}
 	at, met := res.injected, !has(res.outcomes[t.victim].events, "done")
-	if t.fault.lives { // the victim lives, so it may well be done
+	if t.fault.lives { // the victim lives, so it may have ended normally
 		met = true
 	}
 	if t.Lie != "" {
@@ -86,7 +86,7 @@ func check(t *trial, res *result) *verdict {
 	return v
 }
 
-// altered returns when the first frame was altered, if any was.
+// altered returns when the first frame was altered, if a frame was altered.
 func altered(outcomes []outcome) (at time.Time, ok bool) {
 	for _, o := range outcomes {
 		for _, e := range o.events {
@@ -116,8 +116,8 @@ func has(events []event, name string) bool {
 	return slices.ContainsFunc(events, func(e event) bool { return e.Name == name })
 }
 
-// checkRank checks rank r. The parameter at is the time of the fault for this rank, from which the
-// limit counts.
+// checkRank checks rank r. The parameter at is the time of the fault as it concerns this rank. The
+// limit counts from then.
 func (v *verdict) checkRank(t *trial, r int, outcomes []outcome, at time.Time) {
 	o, delay, reported := &outcomes[r], delay(outcomes), false
 	shrunk := has(o.events, "shrunk")
@@ -200,21 +200,21 @@ func (t *trial) leftOut() int {
 	return t.victim
 }
 
-// goesOn reports whether rank r is required to go on after a loss. No rank is required to if one of
-// the ranks has never joined.
+// goesOn reports whether rank r is required to go on after a loss. If one of the ranks has never
+// joined, no rank is required to.
 func (t *trial) goesOn(r int, outcomes []outcome) bool {
 	for _, o := range outcomes {
 		if !has(o.events, "joined") {
 			return false
 		}
 	}
-	// The survivor of two ranks is half of the job. If nobody records the deaths of the processes,
-	// half of a job goes on only if it has the lowest rank.
+	// If two ranks lose each other, each is half of the job. If nobody records the deaths of the
+	// processes, only the half with the lowest rank goes on.
 	return r != t.leftOut() && (t.ranks > 2 || r == 0 || t.recorded)
 }
 
-// allows reports whether the error of a rank names the right ranks. An error that names no rank is
-// allowed only on the rank that had too few descriptors.
+// allows reports whether the error of a rank names the right ranks. Only a rank that had too few
+// descriptors may report an error that names no rank.
 func (t *trial) allows(r int, e event) bool {
 	switch {
 	case len(e.Peers) == 0:

@@ -13,7 +13,7 @@ import (
 	"github.com/tutti-go/tutti/internal/test/relay"
 )
 
-// The times from which all limits follow. The letters are the rows of the table in
+// All limits follow from these times. The letters are the rows of the table in
 // docs/fault-tolerance.md.
 const (
 	reportTime = time.Second                      // (a), (c): from a loss that is known to the last report
@@ -24,33 +24,33 @@ const (
 )
 
 // An injection is a row of the table of faults: what a trial does to its job, and what the ranks
-// may report then.
+// may then report.
 type injection struct {
 	name  string
 	does  string   // completes "the director ..."
-	wires []string // the transports that it is tried over
+	wires []string // the transports over which it is tried
 	share int      // how many of about 100 trials inject it
 	jobs  int      // trials at a time; more than one if the ranks mostly wait
 
 	lost   bool // ranks may report that they have lost the victim
 	link   bool // ranks may report that they have lost the trial's link
-	none   bool // the ranks need not report anything
+	none   bool // the ranks may report nothing
 	lives  bool // the victim lives, and reports what the others report
 	mended bool // with WithRedial, ranks report nothing
 
 	// limit bounds the time from the injection until all ranks that lose a rank or a link have
-	// noticed the loss; see trial.limit.
+	// detected the loss; see trial.limit.
 	limit time.Duration
-	// rest is how long after the injection the programs go on before they are told to end; 0: until
-	// they have an error.
+	// rest is how long after the injection the programs continue before they are told to end; 0:
+	// until they have an error.
 	rest time.Duration
 
-	choose func(t *trial, rng *rand.Rand) // makes the choices that only this fault has
+	choose func(t *trial, rng *rand.Rand) // makes the choices that only this fault needs; may be nil
 	inject func(t *trial, ps []*process)  // nil: the ranks inject it themselves
 }
 
 // faults returns the table. A trial's random numbers depend on the seed, on the index of its fault
-// in the table and on its number.
+// in the table, and on the number of the trial.
 func faults() []*injection {
 	network := []string{"tcp", "grpc"}
 	rows := []*injection{
@@ -181,17 +181,17 @@ func chooseRedial(t *trial, rng *rand.Rand) {
 // limit returns how long after its cause a report may come, on an idle machine; see trial.cause.
 func (t *trial) limit() time.Duration {
 	limit := t.fault.limit
-	if t.inInit { // a process that has not joined may be replaced, so the others wait for their deadline
+	if t.inInit { // another process may take the place of one that has not joined, so the others wait for their deadline
 		limit += initLimit
 	}
 	if t.fault.link { // WithRedial delays the report of a lost link, but not of a lost rank
 		limit += t.Redial
 	}
 	if t.Reaction == "exit" && t.Relayed && t.Redial > 0 {
-		// A rank that exits may not have reported the loss of the victim to the other ranks. Then
-		// the other ranks lose this rank, too. Normally the host of an ended process refuses
-		// connections, which proves the end. Here the relay accepts the connections. So with
-		// WithRedial the other ranks wait until this rank counts as silent.
+		// A rank that exits may not have reported the loss of the victim to the other ranks, which then
+		// lose this rank, too. Normally they learn of its end at once, because its host refuses
+		// connections. Here the relay accepts connections. So with WithRedial the other ranks wait
+		// until this rank counts as silent.
 		limit += silentTime
 	}
 	return limit
@@ -210,8 +210,8 @@ func (t *trial) betweenBoth(ps []*process, c command) {
 	}
 }
 
-// cutOff cuts the two ranks off from each other for the trial's time. There must be a third rank:
-// without WithRedial, a rank whose connections to all other ranks are reset counts as dead, by row
+// cutOff cuts the two ranks off from each other for the trial's time. There must be a third rank.
+// Without WithRedial, a rank whose connections to all other ranks are reset counts as dead, by row
 // (a).
 func cutOff(t *trial, ps []*process) {
 	t.betweenBoth(ps, command{Do: "cut", For: t.lasts})
@@ -226,7 +226,7 @@ func stop(t *trial, ps []*process) {
 	p.signal(syscall.SIGCONT)
 }
 
-// asHog makes a process compute for nothing until it is killed.
+// asHog is the environment variable that makes a process keep a processor busy until it is killed.
 const asHog = "TUTTI_CHAOS_HOG"
 
 // hog keeps all processors busy.

@@ -25,7 +25,7 @@ type links struct {
 	mu     sync.Mutex // guards the fields below
 	relays map[string]*relay.Relay
 	conns  []*conn
-	cutOff map[int]time.Time // by rank: until when its connections are reset
+	cutOff map[int]time.Time // by rank: connections to it are reset until this time
 }
 
 // newLinks returns the transport of a rank.
@@ -101,11 +101,11 @@ func (l *links) carryOut(c command) {
 	}
 }
 
-// A conn is a connection through a relay. It learns from the dialling rank's hello what the
-// connection is for.
+// A conn is a connection through a relay. The hello that the dialling rank sends first tells it
+// what the connection is for.
 type conn struct {
 	cut   func()
-	first []byte       // the bytes until the hello is complete; owned by the Filter up
+	first []byte       // the bytes received before the hello is complete; owned by the Filter up
 	peer  atomic.Int32 // the rank that is dialled; -1 before the hello
 	data  atomic.Bool  // the hello has said that this is a data connection
 
@@ -167,8 +167,8 @@ const (
 	handshakeFrames = 2 // frames of the handshake in each direction
 )
 
-// identify reads from the hello, in the bytes of the dialling side, the peer and the channel of the
-// connection.
+// identify reads the peer and the channel of the connection from the hello. The parameter p holds
+// bytes of the dialling side.
 func (c *conn) identify(p []byte) {
 	if c.peer.Load() >= 0 {
 		return

@@ -22,15 +22,16 @@
 //	no file in /dev/shm, and after Close no goroutine and    left
 //	no descriptor is left behind
 //
-// The limits follow from the table of times in docs/fault-tolerance.md; see trial.limit. They grow
-// by the delays that a busy machine has caused, as the kernel has measured them. If a call waits for
-// a rank that is alive, the time of its report counts from the end of that rank; see trial.cause.
+// The limits follow from the table of times in docs/fault-tolerance.md; see trial.limit. They are
+// extended by the delays that a busy machine has caused, as measured by the kernel. If a call waits
+// for a rank that is alive, the time of its report counts from the end of that rank; see
+// trial.cause.
 //
 // The seed, the fault and the number of a trial determine all its choices. Only the scheduler
-// decides where in the program the fault meets the rank. A trial that breaks a rule is printed with
-// the arguments that repeat it. The output ends with a table per fault. With -record, the tables
-// also replace the section of FILE about the same arguments. With TUTTI_SOAK=H the command goes on
-// for H hours.
+// decides at which point of the program the fault meets the rank. For a trial that breaks a rule,
+// the command prints the arguments that repeat it. The output ends with a table per fault. With
+// -record, the tables also replace the section of FILE about the same arguments. With TUTTI_SOAK=H
+// the command runs for H hours.
 package main
 
 import (
@@ -117,7 +118,8 @@ type director struct {
 }
 
 // roundSize is how many faults a round injects. A long run goes through the whole list in each
-// round, so that every fault has had its share when the time is over.
+// round, so that all faults have been injected about as often as their shares say when the time is
+// over.
 const roundSize = 100
 
 // run injects the faults of the list.
@@ -140,7 +142,8 @@ func (d *director) run() {
 	}
 }
 
-// inject runs trials of one fault until it has been injected the given number of times in all.
+// inject runs trials of one fault until the fault has been injected the given number of times since
+// the start.
 func (d *director) inject(s *summary, wanted int) {
 	before := sharedFiles()
 	var workers sync.WaitGroup

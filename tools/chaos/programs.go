@@ -15,15 +15,15 @@ import (
 	"github.com/tutti-go/tutti/coordinator"
 )
 
-// A program returns a function step, which each rank calls until step returns an error; errEnd says
-// that the program is over. The random numbers are equal on all ranks.
+// A program returns a function step. Each rank calls step until it returns an error, which is
+// errEnd when the program is over. The random numbers are equal on all ranks.
 type program func(c *comm.Comm, rng *rand.Rand) (step func(ctx context.Context) error)
 
 // errEnd ends a program without an error.
 var errEnd = errors.New("the program is over")
 
-// A waitError is the error of a call that has waited for one rank only. Such a call does not need
-// the rank that is lost, and ends when the other rank closes or exits.
+// A waitError is the error of a call that has waited for one rank only. If that rank is not the
+// lost one, the call ends only when that rank closes or exits.
 type waitError struct {
 	rank int
 	err  error
@@ -54,7 +54,7 @@ func programs() map[string]program {
 	}
 }
 
-// runProgram runs a program until it fails, or until rank 0 sets over.
+// runProgram runs a program until it fails, or until rank 0 has set over.
 func runProgram(ctx context.Context, c *comm.Comm, in *instruction, over *atomic.Bool) error {
 	if in.Program == shrinks {
 		return runShrinking(ctx, c, in, over)
@@ -159,7 +159,7 @@ func collectives(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
 	return func(ctx context.Context) error { return collective(ctx, c, rng) }
 }
 
-// requests keeps several non-blocking collectives under way at the same time.
+// requests keeps several non-blocking collectives active at the same time.
 func requests(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var rs []*comm.Request
@@ -199,8 +199,8 @@ func ring(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
 	}
 }
 
-// chain passes vectors from each rank to the next rank, and back. If a rank does not need the lost
-// rank, it learns of the loss only when its neighbour ends.
+// chain passes vectors from each rank to the next rank, and back. A rank that does not communicate
+// with the lost rank learns of the loss only when its neighbour ends.
 func chain(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
 	last := c.Size() - 1
 	i := int32(-1)
@@ -252,7 +252,7 @@ func named(c *comm.Comm, rng *rand.Rand) func(context.Context) error {
 		if err := <-sent; err != nil {
 			return waitFor(to, err)
 		}
-		// When the tensor of step i is back at rank 0, all ranks are past step i-n.
+		// When the tensor of step i is back at rank 0, all ranks have finished step i-n.
 		if n := uint64(c.Size()); c.Rank() == 0 && i > n {
 			c.EndStep(i-n-1, nil)
 		}

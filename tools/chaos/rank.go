@@ -23,8 +23,8 @@ import (
 	"github.com/tutti-go/tutti/transport/wires"
 )
 
-// initLimit bounds Init. If a process dies before all have joined, EndOnLoss ends Init on the ranks
-// that have joined. On the other ranks only the deadline ends Init.
+// initLimit bounds Init. If a process dies before all have joined, EndOnLoss ends Init only on the
+// ranks that have joined. On the other ranks the deadline ends Init.
 const initLimit = 4 * time.Second
 
 // errWrong marks an error of the program's own check of a result.
@@ -53,7 +53,7 @@ func runRank(text string) int {
 	}
 	var over atomic.Bool
 	go obey(links, &over)
-	if in.Descriptors > 0 && in.Victim == thisRank() { // open descriptors with higher numbers stay open
+	if in.Descriptors > 0 && in.Victim == thisRank() { // descriptors that are open already stay open
 		n := uint64(len(descriptors()) + in.Descriptors)
 		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -61,7 +61,7 @@ func runRank(text string) int {
 		}
 	}
 	limit := initLimit
-	if in.Lie != "" { // a frame may be altered during Init, and its loss is noticed later than the end of a process
+	if in.Lie != "" { // a frame may be altered during Init, and that is detected later than the end of a process
 		limit += stallTime + in.Redial
 	}
 	if in.Program == rejoins { // Init of a process that was started again waits until the others rejoin
@@ -148,7 +148,7 @@ func thisRank() int {
 	return r
 }
 
-// report writes the event that tells the director of an error.
+// report writes the event that reports an error to the director.
 func report(err error) {
 	e := event{Name: "error", Text: err.Error()}
 	if errors.Is(err, errWrong) {
@@ -176,8 +176,8 @@ func (e event) write() {
 	os.Stdout.Write(append(line, '\n'))
 }
 
-// checkLeft calls the function left until it returns "". If left still returns a text after a
-// second, checkLeft reports the text: it says what the library has left behind after Close.
+// checkLeft calls left, which describes what the library has left behind after Close, until left
+// returns "". If left still returns a text after a second, checkLeft reports the text.
 func checkLeft(what string, left func() string) {
 	for late := time.Now().Add(time.Second); ; {
 		text := left()
@@ -192,8 +192,8 @@ func checkLeft(what string, left func() string) {
 	}
 }
 
-// descriptors returns the targets of the open descriptors, by number. The descriptors of Go's
-// poller, which stay open, are not among them.
+// descriptors returns the targets of the open descriptors, by number. It omits the descriptors of
+// Go's poller, which stay open.
 func descriptors() map[string]string {
 	all := make(map[string]string)
 	entries, _ := os.ReadDir("/proc/self/fd") // without /proc, nothing is found

@@ -16,18 +16,17 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// rejoins is the program whose ranks go on with a new process after a loss. Its processes are
-// started by tuttirun. If the environment variable asLauncher is set, this command runs as
-// tuttirun.
+// rejoins is the program in which a new process replaces a lost one. Its processes are started by
+// tuttirun. This command itself runs as tuttirun if the environment variable asLauncher is set.
 const (
 	rejoins      = "rejoin"
 	asLauncher   = "TUTTI_CHAOS_LAUNCHER"
 	guardianName = "tutti-guardian" // argv[0] of the guardian, a process that tuttirun starts
 )
 
-// runRejoining runs collectives in rounds. After a loss, and now and then without one, all ranks
-// call Rejoin. It returns the last communicator after a round with a process that was started
-// again.
+// runRejoining runs collectives in rounds. After a loss, and sometimes without one, all ranks call
+// Rejoin. The program ends after a round in which a process that was started again took part.
+// runRejoining returns the last communicator.
 func runRejoining(ctx context.Context, c *comm.Comm, in *instruction) (*comm.Comm, error) {
 	reported, epochs := false, uint64(1) // of this process
 	for {
@@ -56,8 +55,8 @@ func runRejoining(ctx context.Context, c *comm.Comm, in *instruction) (*comm.Com
 	}
 }
 
-// runEpoch runs some collectives. The result last says that one of the processes has taken part in
-// fewer epochs than another, so it was started again, and that all collectives have succeeded.
+// runEpoch runs some collectives. The result last says that all of them have succeeded, and that a
+// process that was started again took part: one that has seen fewer epochs than another.
 func runEpoch(ctx context.Context, c *comm.Comm, in *instruction, epochs uint64) (last bool, err error) {
 	all := make([]uint64, c.Size())
 	if err := comm.AllGather(ctx, c, all, comm.From([]uint64{epochs})); err != nil {
@@ -77,8 +76,8 @@ func runEpoch(ctx context.Context, c *comm.Comm, in *instruction, epochs uint64)
 	return last, nil
 }
 
-// runLaunched runs the trial under tuttirun. The outcomes are those of the ranks, and then those of
-// the processes that were started again.
+// runLaunched runs the trial under tuttirun. The outcomes of the result are those of the ranks, and
+// then those of the processes that were started again.
 func (t *trial) runLaunched() *result {
 	res := &result{}
 	self, err := os.Executable()
@@ -105,7 +104,7 @@ func (t *trial) runLaunched() *result {
 	res.injected = time.Now()
 	for _, e := range p.copyEvents() {
 		if e.Rank == t.victim && e.Name == "begun" {
-			syscall.Kill(e.Pid, syscall.SIGKILL) // it exists, because no rank ends before one is killed
+			syscall.Kill(e.Pid, syscall.SIGKILL) // the process exists, because no rank ends before one is killed
 		}
 	}
 	res.over = res.injected

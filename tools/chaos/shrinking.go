@@ -13,12 +13,12 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// shrinks is the program that goes on after a loss.
+// shrinks is the program whose ranks go on after a loss without the lost rank.
 const shrinks = "shrink"
 
 // runShrinking runs collectives in rounds. Between two rounds one rank revokes the communicator,
-// and all ranks shrink it, so that faults meet these calls, too. After a loss, the ranks that are
-// left run a last round without the lost rank.
+// and all ranks shrink it, so that faults also meet these calls. After a loss, the remaining ranks
+// run a last round without the lost rank.
 func runShrinking(ctx context.Context, job *comm.Comm, in *instruction, over *atomic.Bool) error {
 	c, reported := job, false
 	for round := uint64(0); ; round++ {
@@ -55,8 +55,8 @@ func runShrinking(ctx context.Context, job *comm.Comm, in *instruction, over *at
 var errRevoke = &fault.Error{Kind: fault.Revoked, Op: "revoke", Rank: -1}
 
 // runRound runs some calls, and returns errEnd if the program then ends. Otherwise one rank returns
-// errRevoke, so that its caller revokes the communicator. The other ranks wait for this in a
-// barrier, which returns the error.
+// errRevoke, and its caller revokes the communicator. The other ranks wait for the revoke in a
+// barrier, and return its error.
 func runRound(ctx context.Context, job, c *comm.Comm, rng *rand.Rand, end func() (bool, error)) error {
 	if err := checkMembers(ctx, job, c); err != nil {
 		return err
@@ -80,7 +80,7 @@ func runRound(ctx context.Context, job, c *comm.Comm, rng *rand.Rand, end func()
 	return fmt.Errorf("%w: a barrier has ended that one rank did not enter", errWrong)
 }
 
-// checkMembers reports which ranks of the job are not in c. It checks the result of an Agree, too.
+// checkMembers reports which ranks of the job are not in c. It also checks the result of an Agree.
 func checkMembers(ctx context.Context, job, c *comm.Comm) error {
 	bits, err := c.Agree(ctx, ^(uint64(1) << c.Rank()))
 	if err != nil {

@@ -32,7 +32,7 @@ const asRank = "TUTTI_CHAOS_RANK"
 
 // Limits of a trial.
 const (
-	startLimit = 30 * time.Second // for all processes to begin
+	startLimit = 30 * time.Second // for the start of all processes
 	maxPause   = 400 * time.Millisecond
 	stay       = 300 * time.Millisecond // how long a rank with the reaction "stay" goes on after its error
 	closeLimit = 5 * time.Second        // for Close
@@ -45,16 +45,16 @@ type instruction struct {
 	Seed     uint64 // seeds the sizes and the sequence of calls; equal on all ranks
 	Ends     bool   // rank 0 will be told to end the program
 
-	// The part of the fault that the ranks inject themselves; see faults. The zero values inject
+	// The fields below say which faults the ranks inject themselves; see faults. Zero values inject
 	// nothing.
 	Redial      time.Duration // of WithRedial; 0: without it
 	Relayed     bool          // dial through relays, over Wire
 	Wire        string
 	Lie         relay.Fault // of the relays between Victim and Other, in one direction
-	Frame       int         // the number of the frame that these relays alter
+	Frame       int         // the number of the altered frame
 	Up          bool        // the direction is from the dialling rank to the other one
 	Checksums   bool        // the ranks verify checksums of bodies
-	Descriptors int         // how many more descriptors Victim may open than it needs to begin; 0: any number
+	Descriptors int         // how many more descriptors Victim may open than it has at its start; 0: any number
 	Victim      int
 	Other       int
 }
@@ -68,8 +68,8 @@ type trial struct {
 	wire          string
 	ranks         int
 	victim, other int
-	pause         time.Duration // the time to the fault, counted from the event trial.first
-	inInit        bool          // the pause begins before Init, so the fault may meet Init
+	pause         time.Duration // the time from the event trial.first to the fault
+	inInit        bool          // the pause begins before Init, so the fault may occur during Init
 	lasts         time.Duration // how long the fault lasts
 	recorded      bool          // the ranks inherit a record of ends, as from tuttirun
 }
@@ -91,7 +91,7 @@ func newTrial(f *injection, seed uint64, number int) *trial {
 		f.choose(t, rng)
 		return t
 	}
-	t.ranks = 2 + t.ranks%4 // several such jobs run at a time
+	t.ranks = 2 + t.ranks%4 // several jobs of this fault run at the same time
 	t.victim %= t.ranks
 	t.other = (t.victim + 1 + rng.IntN(t.ranks-1)) % t.ranks
 	t.inInit = false
@@ -104,8 +104,8 @@ func newTrial(f *injection, seed uint64, number int) *trial {
 
 func transports() []string { return []string{"shm", "tcp", "grpc", "auto"} }
 
-// reactions returns what programs do after an error: call Close, exit at once, or go on for a short
-// time and then call Close.
+// reactions returns what programs may do after an error: call Close, exit at once, or continue for
+// a short time and then call Close.
 func reactions() []string { return []string{"close", "exit", "stay"} }
 
 // String returns the choices, and the arguments that repeat them.
@@ -139,7 +139,7 @@ func (t *trial) String() string {
 // An event is a line that a rank writes.
 type event struct {
 	Name    string // begun, joined, altered, error, shrunk, wrong, goroutines, descriptors, done
-	Rank    int    // as its launcher numbers it
+	Rank    int    // the rank's number in its launcher's environment
 	Pid     int
 	Time    int64 // in ns, by the clock of the host
 	Starved int64 // in ns: how long the process has waited for a processor so far
@@ -157,13 +157,13 @@ type command struct {
 	For time.Duration
 }
 
-// An outcome says how a rank has ended.
+// An outcome says how a rank ended.
 type outcome struct {
 	events  []event
 	ended   bool // the rank ended by itself, within the limit
 	code    int
 	stderr  string
-	starved time.Duration // when the fault was injected
+	starved time.Duration // how long the process had waited for a processor when the fault was injected
 }
 
 // A result is what a trial has observed.
@@ -179,7 +179,7 @@ type process struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	stderr strings.Builder
-	done   chan struct{} // closed when the process has ended, and all of its output has been read
+	done   chan struct{} // closed when the process has ended and all of its output has been read
 
 	mu     sync.Mutex // guards the fields below
 	events []event
@@ -263,8 +263,8 @@ func (t *trial) run() *result {
 	return res
 }
 
-// first returns the name of an event. When all ranks have reported this event, the pause before the
-// fault begins.
+// first returns the name of an event. The pause before the fault begins when all ranks have
+// reported this event.
 func (t *trial) first() string {
 	if t.inInit || t.Lie != "" {
 		return "begun"
@@ -272,8 +272,8 @@ func (t *trial) first() string {
 	return "joined"
 }
 
-// awaitEnds waits until all ranks have ended, and collects their outcomes. It ends late ranks by
-// SIGQUIT, so that their stacks show where they hang.
+// awaitEnds waits until all ranks have ended, and collects their outcomes. It sends SIGQUIT to
+// ranks that are late, so that their stacks show where they hang.
 func (t *trial) awaitEnds(ps []*process, res *result) {
 	// A rank must report in time, and then close.
 	over := time.After(t.limit() + stay + closeLimit + startLimit)
@@ -352,8 +352,8 @@ func (t *trial) start(r int, root string, listener, ends *os.File) (*process, er
 	return p, err
 }
 
-// environment returns the environment of a rank without the variables that differ between ranks. It
-// contains the trial's instruction.
+// environment returns the variables that are equal for all ranks. They contain the trial's
+// instruction.
 func (t *trial) environment() []string {
 	t.Wire = t.wire
 	text, _ := json.Marshal(t.instruction) // cannot fail, because all fields are plain
@@ -407,7 +407,7 @@ func (p *process) copyEvents() []event {
 	return slices.Clone(p.events)
 }
 
-// await is awaitMany for one event.
+// await waits for one event; see awaitMany.
 func (p *process) await(name string, late <-chan time.Time) bool { return p.awaitMany(name, 1, late) }
 
 // awaitMany waits until the process has reported n events of the given name. It returns false if

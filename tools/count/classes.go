@@ -13,9 +13,9 @@ const (
 	tool    class = "tools"
 )
 
-// classes lists the classes of folders. An entry applies to the folder and to all folders below it,
-// and the first matching entry decides. Folders without a matching entry are product. Support also
-// lists folders of earlier versions, so that their totals can be compared.
+// classes assigns folders to classes. An entry applies to the folder and to all folders below it,
+// and the first matching entry decides. Folders without a matching entry are product. The entries
+// of support include folders of earlier versions, so that their totals can be compared.
 var classes = []struct {
 	folder string
 	class  class

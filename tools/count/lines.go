@@ -34,7 +34,7 @@ type module struct {
 	assembly  int // all lines of .s files
 }
 
-// generatedMark matches the line by which the go command recognises a generated file.
+// generatedMark matches the line that marks a generated file.
 var generatedMark = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
 
 // measure counts the files below root. It skips hidden folders, testdata, and folders that have a

@@ -15,11 +15,11 @@
 //	exported       names that packages comm, coordinator and transport export
 //
 // The library is everything but tests, test support, commands, examples and tools, which have
-// totals of their own. Files of all platforms and build tags count; modules inside the module, such
-// as the generator of assembly, do not. classes.go has the class of each package.
+// totals of their own. Files of all platforms and build tags count. Modules inside the module, such
+// as the generator of assembly, do not. classes.go assigns each package to a class.
 //
-// An exported name is a top-level identifier, or a method of an exported type that is
-// no interface. Fields and interface methods do not count.
+// An exported name is a top-level identifier, or a method of an exported type that is not an
+// interface. Fields and interface methods do not count.
 //
 // With -packages it also prints the lines of each package.
 package main

@@ -11,8 +11,8 @@ import (
 // names holds the numbers of exported names of a package.
 type names struct{ identifiers, methods int }
 
-// exportedNames counts the exported names of the package in a folder below root. If several files,
-// for different platforms, declare the same name, exportedNames counts that name once.
+// exportedNames counts the exported names of the package in a folder below root. A name that
+// several files declare, for different platforms, counts once.
 func exportedNames(root, folder string) (names, error) {
 	paths, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(folder), "*.go"))
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// A band is a range of sizes, from a number of bytes up to the next band. Its floor is the
-// geometric mean that the ratios of these sizes should reach.
+// A band is a range of sizes, from the given number of bytes up to the next band. The geometric
+// mean of the ratios of these sizes should be at least floor.
 type band struct {
 	from  int
 	floor float64
@@ -48,9 +48,9 @@ func (t *table) means(bands []band) []float64 {
 	return all
 }
 
-// checkFloors prints each band. It returns an error if a band is below its floor. It also returns
-// an error if only tutti, or only its peers, ran a size. Otherwise a failing peer would make tutti
-// look better.
+// checkFloors prints each band. It returns an error if a band is below its floor, or if only tutti,
+// or only its peers, ran a size. Without the second check, a peer that fails would make tutti look
+// better.
 func (t *table) checkFloors(out io.Writer, bands []band) error {
 	var short []string
 	if lonely := t.unmatched(); len(lonely) > 0 && len(bands) > 0 {

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// sources has the peers' programs, so that they need no checkout.
+// sources holds the peers' programs, so that the command needs no checkout.
 //
 //go:embed src
 var sources embed.FS
@@ -53,9 +53,9 @@ func buildPeers(ctx context.Context, log io.Writer) map[string]string {
 	return built
 }
 
-// build compiles the program into dir, unless it is there already, and returns its path. The name
-// has a hash of the source and of the command. A rename makes the file appear complete or not at
-// all.
+// build compiles the program into dir, unless it is there already, and returns its path. The file's
+// name has a hash of the source and of the command. The file is renamed when it is complete, so
+// that no incomplete file is ever run.
 func (r recipe) build(ctx context.Context, dir string) (string, error) {
 	source, err := sources.ReadFile("src/" + r.source)
 	if err != nil {

@@ -91,9 +91,9 @@ func compareCommand(ctx context.Context, args []string, out, log io.Writer) erro
 	return t.checkFloors(out, floors)
 }
 
-// runAll runs the contenders alternately in each round, and keeps the best result of each contender
-// for each size. Each round begins with another contender, because the first contender may find the
-// machine in another state than the contenders that follow.
+// runAll runs the contenders in turns, round after round, and keeps the best result of each
+// contender for each size. Each round begins with another contender, because the machine may be in
+// another state for the first contender than for the following ones.
 func (c *benchmark) runAll(ctx context.Context, contenders []contender, log io.Writer) (*table, error) {
 	t := &table{benchmark: *c, best: make(map[string]map[int]float64)}
 	for _, who := range contenders {

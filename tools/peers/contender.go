@@ -81,8 +81,8 @@ func (c *benchmark) tutti(ctx context.Context, bin string) (map[int]float64, err
 	return readBench(out)
 }
 
-// readBench parses tuttibench's CSV. A wrong result is an error. Of the rows for a model's
-// gradients, only the two rows of the coordinator count.
+// readBench parses tuttibench's CSV. A wrong result is an error. If the rows are those of a model's
+// gradients, only the rows coordinator and negotiation count.
 func readBench(text string) (map[int]float64, error) {
 	r := csv.NewReader(strings.NewReader(text))
 	r.Comment = '#'
@@ -155,7 +155,7 @@ func glooKinds(op string) []string {
 	return nil
 }
 
-// gloo starts the ranks itself, because gloo has no launcher.
+// gloo runs a program of gloo. It starts the ranks itself, because gloo has no launcher.
 func (c *benchmark) gloo(ctx context.Context, program, kind string) (map[int]float64, error) {
 	store, err := os.MkdirTemp("", "tutti-gloo-")
 	if err != nil {
@@ -204,8 +204,8 @@ func peer(ctx context.Context, env []string, program string, args ...string) (ma
 	return got, err
 }
 
-// sweepTimeout bounds the time of one sweep. After it, the program is asked to end, and after
-// killDelay it is killed.
+// sweepTimeout bounds one sweep. After this time the program is asked to end, and after killDelay
+// it is killed.
 const (
 	sweepTimeout = 4 * time.Minute
 	killDelay    = 5 * time.Second

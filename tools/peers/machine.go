@@ -35,7 +35,8 @@ func kernel() string {
 }
 
 // commit returns the commit of the worktree in dir. A + after the commit means that there are
-// uncommitted changes outside the folder of the results, which each recording changes.
+// uncommitted changes. Changes in the folder of the results do not count, because each recording
+// changes these files.
 func commit(ctx context.Context, dir, results string) string {
 	git := func(args ...string) ([]byte, error) {
 		return exec.CommandContext(ctx, "git", append([]string{"-C", dir}, args...)...).Output()

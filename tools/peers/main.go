@@ -10,24 +10,24 @@
 //
 // # How it measures
 //
-// Contenders alternate, round after round, so that a change of the machine's speed affects all of
+// Contenders take turns, round after round, so that a change of the machine's speed affects all of
 // them. Every iteration starts at a barrier, and the time of the slowest rank counts. Each
-// contender takes the median of these times for each size. Each verifies its results; a time with a
-// wrong result is never printed. Of all rounds the best median counts. The ratio is the time of the
-// best peer divided by tutti's: above 1 tutti is faster.
+// contender reports the median of these times for each size. Each verifies its results; a time with
+// a wrong result is never printed. Of all rounds, the best median counts. The ratio is the time of
+// the best peer divided by tutti's time: above 1 tutti is faster.
 //
-// The peers are those of Debian's packages, untuned, over the same transport. Over shm these are
-// Open MPI with its defaults, MPICH with its defaults and once more with UCX. Over tcp they are
-// Open MPI and MPICH, both set to use TCP, and Gloo, which has only TCP. Gloo's program has no
-// allgather, reduce_scatter, alltoall or pingpong. Their programs, in src/, are compiled on
+// The peers are Debian's packages, untuned, over the same transport. Over shm these are Open MPI
+// with its defaults, and MPICH, once with its defaults and once with UCX. Over tcp they are Open
+// MPI and MPICH, both set to use TCP, and Gloo, which has only TCP. Gloo's program has no
+// allgather, reduce_scatter, alltoall or pingpong. The peers' programs, in src/, are compiled on
 // first use. A peer that is missing is omitted, and the log names its packages.
 //
 // # Other versions of tutti
 //
-// A contender may be tutti of another commit: -with NAME=DIR names a worktree, whose tuttirun
-// and tuttibench are built once. In compare it alternates with all others. It does not count as
-// a peer in the ratio. A line below the table has the mean of tutti's time divided by the other
-// version's time.
+// A contender may be tutti of another commit: -with NAME=DIR names a worktree, whose tuttirun and
+// tuttibench are built once. In compare it takes turns with all others. It does not count as a peer
+// in the ratio. A line below the table has the mean of tutti's time divided by the other version's
+// time.
 //
 // versions compares the checkout in the current directory with one other version, in all rows
 // of suite.go and with a coordinator. The other version takes part twice in each round, as two

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// recordCommand runs the suite and writes its results. A missed floor is written, too, and is not
-// an error, because the record shows what was measured.
+// recordCommand runs the suite and writes its results. A missed floor is written, too. It is not an
+// error, because the record shows what was measured.
 func recordCommand(ctx context.Context, args []string, out, log io.Writer) error {
 	var c benchmark
 	f := c.flags(log, "record")
@@ -54,7 +54,7 @@ func recordCommand(ctx context.Context, args []string, out, log io.Writer) error
 // name returns the name of the row and of its files.
 func (r row) name() string { return fmt.Sprintf("%s-%s-%d", r.op, r.wire, r.np) }
 
-// choose returns the rows that the pattern matches, at least one.
+// choose returns the rows that the pattern matches. It fails if there are none.
 func choose(all []row, pattern string) (chosen []row, err error) {
 	for _, r := range all {
 		ok, err := path.Match(pattern, r.name())
@@ -121,7 +121,8 @@ func (r *recorder) summary() string {
 // summarise writes the summary after each row, because a recording may be interrupted.
 func (r *recorder) summarise() error { return r.write("summary.txt", r.summary()) }
 
-// write writes a file below the origin. A rename makes it appear complete or not at all.
+// write writes a file that begins with the origin. It renames the complete file, so that an
+// incomplete one is never seen.
 func (r *recorder) write(name, text string) error {
 	if err := os.MkdirAll(r.dir, 0o777); err != nil {
 		return err

@@ -9,8 +9,8 @@ type row struct {
 }
 
 // suite returns the benchmarks that record runs, and the ratio that each should reach on two cores.
-// A ratio is the best peer's time divided by tutti's time. README quotes the measured ratios, not
-// the ones below.
+// A ratio is the best peer's time divided by tutti's time. README quotes measured ratios, and not
+// these.
 func suite() []row {
 	bands := func(tiny, small, middle, large float64) []band {
 		return []band{{4, tiny}, {1 << 10, small}, {64 << 10, middle}, {4 << 20, large}}

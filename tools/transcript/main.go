@@ -1,5 +1,5 @@
-// Command transcript runs the programs of a folder as their transcripts say, and fails if one
-// prints something else. Every folder with a main package must have a transcript.txt, which
+// Command transcript runs the commands in the transcripts of a folder's programs, and fails if a
+// command prints something else. Every folder with a main package must have a transcript.txt, which
 // looks like a terminal:
 //
 //	# A comment.
@@ -9,9 +9,9 @@
 //	...
 //
 // A line that begins with "$ " is a command, which runs without a shell in the current directory.
-// The lines below it are its standard output. Ranks print at any time, so the lines may come in any
-// order; each of them must appear, and no others. "..." is any text within a line and, alone on a
-// line, any number of other lines. The command must exit with 0.
+// The lines below it are its standard output. Ranks print concurrently, so the lines may come in
+// any order. Each of them must appear, and no others. "..." stands for any text within a line and,
+// alone on a line, for any number of other lines. The command must exit with 0.
 package main
 
 import (
@@ -111,7 +111,7 @@ func runCommand(ctx context.Context, command string, limit time.Duration) (strin
 	words := strings.Fields(command)
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	cmd.Stderr = os.Stderr
-	// The launcher ends its ranks when it is interrupted. If it were killed, it could not.
+	// A launcher that is interrupted ends its ranks. A launcher that is killed could not.
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
 	output, err := cmd.Output()

@@ -44,8 +44,8 @@ func parse(text string) ([]testCase, error) {
 
 // compare returns an error that lists the expected lines that are not in output, and the unexpected
 // lines of output. A line of output matches at most one expected line. Exact lines are matched
-// first. Otherwise an expected line with "..." could match the only line of output that matches an
-// exact line.
+// first, because an expected line with "..." could otherwise take the only line of output that an
+// exact line matches.
 func (s testCase) compare(output string) error {
 	expected := slices.Clone(s.output)
 	slices.SortStableFunc(expected, func(a, b string) int {

@@ -122,8 +122,8 @@ func (c *checker) prose(at token.Position, dir, text string) {
 	}
 }
 
-// exports records the types that a package exports. It ignores aliases, which give a type no second
-// meaning.
+// exports records the types that a package exports. It ignores aliases, because an alias has the
+// meaning of its type.
 func (c *checker) exports(fset *token.FileSet, f *ast.File, dir string) {
 	for _, d := range f.Decls {
 		g, ok := d.(*ast.GenDecl)
@@ -143,7 +143,7 @@ func (c *checker) exports(fset *token.FileSet, f *ast.File, dir string) {
 	}
 }
 
-// types reports the exported type names that several packages have and the table does not list.
+// types reports the type names that several packages export and the table does not list.
 func (c *checker) types() {
 	for name, dirs := range c.exported {
 		if len(dirs) < 2 || c.table.shared[name] != "" {

@@ -2,10 +2,11 @@
 //
 //	go run ./tools/words        check the module in the current folder
 //
-// The table, words.txt beside this file, gives for a package (or for all) a word that may not occur
-// there and what to write instead. A word is compared with the parts of each declared identifier:
-// markDead has the parts mark and dead. Tests are checked like all other code, and so are the names
-// of files. A word that the table marks as text may not occur in comments and Markdown either.
+// The table, words.txt beside this file, lists words. For each it says in which packages the word
+// may not occur, and what to write instead. A word is compared with the parts of each declared
+// identifier: markDead has the parts mark and dead. Tests are checked like all other code, and so
+// are the names of files. A word that the table marks as text may not occur in comments and
+// Markdown either.
 //
 // A type name that two packages export fails, too, unless the table lists it with its one meaning.
 package main

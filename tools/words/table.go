@@ -45,8 +45,9 @@ type wordTable struct {
 //	type  NAME | MEANING                packages may share this exported type name
 //
 // SCOPE is * or folders with commas between them; *,-a,-b is all but a and b. WORDS has commas
-// between words, and a space within a word that is two parts. BUT lists identifiers that stay
-// legal, and phrases of several parts that make one legal: with "in place", inPlaceSum is.
+// between words; a word with a space in it consists of several parts of an identifier. BUT lists
+// identifiers that stay legal, and phrases of several parts that make an identifier legal: with "in
+// place", inPlaceSum is legal.
 func parseTable(text string) (*wordTable, error) {
 	t := &wordTable{shared: map[string]string{}}
 	for i, line := range strings.Split(text, "\n") {

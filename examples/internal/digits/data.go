@@ -1,5 +1,5 @@
 // Package digits has the data and the network that the examples train: handwritten digits, and a
-// multi-layer perceptron that recognizes them. It does not know that there are other ranks.
+// multi-layer perceptron that recognizes them. It does not know about ranks.
 package digits
 
 import (
@@ -89,9 +89,9 @@ func parse(r io.Reader) (Images, error) {
 	return all, nil
 }
 
-// Split returns the rows to train on and those to test with. The test rows are a fifth of each
-// digit's rows, rounded. The seed alone decides which, so all ranks with the same seed get the same
-// rows.
+// Split returns the rows to train on and the rows to test with. The test rows are a fifth of each
+// digit's rows, rounded. The choice depends only on the seed, so all ranks with the same seed get
+// the same rows.
 func Split(digits []int, seed uint64) (train, test []int) {
 	var rows [Classes][]int
 	for row, digit := range digits {

@@ -9,8 +9,8 @@ import (
 )
 
 // A Network is a multi-layer perceptron: tanh between the layers, softmax at the end. All its
-// parameters lie in one slice, so that one broadcast at the start and one all-reduce per step
-// suffice, whatever the layers are.
+// parameters are in one slice. So one broadcast at the start and one all-reduce per step are
+// enough, whatever the layers are.
 //
 // The gradient of a network has the same form, and is a network, too.
 type Network struct {
