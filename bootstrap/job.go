@@ -157,7 +157,7 @@ type finder struct {
 
 	interfaces func() ([]netInterface, error)
 	hostsFile  func() (string, error) // the text of /etc/hosts
-	stores     []Store                // those of Options
+	stores     []Store                // the stores of Options
 }
 
 // find runs the sources, and then reads what does not depend on the source: the settings, the

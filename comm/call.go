@@ -133,7 +133,7 @@ type call struct {
 
 	// mu guards the fields below. A call has one wait at a time, but markAgreed runs concurrently.
 	mu               sync.Mutex
-	waitingSince     time.Time // when its wait first called NextCheck; polling comes before that
+	waitingSince     time.Time // when the caller first called NextCheck; it polls for a while before that
 	stagesDone       stage     // the stages that are over, as a bit set
 	fingerprintsSent int       // how often this call sent its fingerprint
 	agreed           bool      // another rank sent the same fingerprint, so this rank need not send it

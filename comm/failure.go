@@ -166,7 +166,7 @@ type answer struct {
 	rank        int
 	silent      bool   // the rank did not answer; Call is from its last heartbeat
 	Begun       bool   // collective Seq has begun on that rank
-	Fingerprint uint64 // of collective Seq, if the question asked for its record; else 0
+	Fingerprint uint64 // the fingerprint of collective Seq, if the question asked for its record; else 0
 	Call        string // the recorded call if the question asked for it; else the call under way or the last one
 	Details     string // signature.details of collective Seq, if the question asked for its record
 	Site        string // the file and line of Call

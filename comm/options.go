@@ -48,7 +48,7 @@ type options struct {
 	tls          *tlsopt.Options
 	algorithm    string
 	report       bool
-	role         string // this process's role in the job, from the launcher; "" if it has none
+	role         string // the role of this process in the job, from the launcher; "" if it has none
 	// exited reports whether a rank's process is known to have ended. It is nil if the job has no
 	// record of its processes.
 	exited     func(rank int) bool

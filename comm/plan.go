@@ -39,7 +39,7 @@ type plan struct {
 	// shared memory.
 	noShared   bool
 	usesShared bool        // the call uses the ranks' shared memory
-	cached     *cachedPlan // its entry in the cache, or nil
+	cached     *cachedPlan // the plan's entry in the cache, or nil
 }
 
 // prepare checks the plan and completes it: it finds the operator's kernel and the algorithm, with

@@ -17,7 +17,7 @@ const planCacheSize = 16
 // A cachedPlan is a blocking call that was prepared before. c.mu guards it.
 type cachedPlan struct {
 	key         planKey
-	number      uint64 // its number among all plans cached here; 0 for an empty entry
+	number      uint64 // the plan's number among all plans cached here; 0 for an empty entry
 	kernel      reduce.Kernel
 	algo        collective.Algorithm
 	segment     int
@@ -31,7 +31,7 @@ type planKey struct {
 	verb     collective.Verb
 	dtype    tensor.DType
 	root     int
-	dst, src int // in bytes
+	dst, src int // the lengths of the buffers in bytes
 	op       Op
 }
 

@@ -100,7 +100,7 @@ func (rt *rankRuntime) callBack(err error, done func(error)) {
 	}
 }
 
-// handleReaction handles the reportLoss of another rank.
+// handleReaction records the loss that another rank has reported by reportLoss.
 func (rt *rankRuntime) handleReaction(from int, body []byte) {
 	e, err := fault.ParseWire(body)
 	if err != nil || len(e.Peers) == 0 || !isLoss(e.Kind) || rt.isEvicted(e, from) {

@@ -184,7 +184,7 @@ type survivors struct {
 
 	// Only the call in progress uses the fields made and isReady.
 	made    *Comm // the communicator of Shrink's last agreement, until all members have set it up
-	isReady bool  // this rank has set up made
+	isReady bool  // this rank has set up the communicator made
 
 	mu                      sync.Mutex // guards the fields below; rankRuntime.mu may be taken while it is held
 	number                  uint32     // the number of current; only the call in progress changes it

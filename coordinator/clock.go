@@ -25,8 +25,8 @@ const (
 // A clockSample compares the clocks of this rank and rank 0. This rank's clock counts from the
 // coordinator's start, and rank 0's answers count from 1970, so that all parts of a timeline count
 // alike. At the time at of this rank's clock, rank 0's clock shows at + offset, with an error of at
-// most maxError. The value of maxError is
-// half a round trip (Cristian, "Probabilistic clock synchronization", 1989).
+// most maxError. The value of maxError is half a round trip (Cristian, "Probabilistic clock
+// synchronization", 1989).
 type clockSample struct{ at, offset, maxError int64 }
 
 // A clock translates this rank's time into rank 0's. It assumes that the offset changes linearly

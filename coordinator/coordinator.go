@@ -90,12 +90,12 @@ type Coordinator struct {
 	closeMu sync.Mutex // makes a second Close wait for the first
 
 	opts          *options
-	sampler       *sampler   // of Autotune, on rank 0
-	tuneLog       *logWriter // of Autotune, or nil
+	sampler       *sampler   // measures the samples of Autotune, on rank 0; else nil
+	tuneLog       *logWriter // the log of Autotune, or nil
 	settings      Settings
 	settingsFinal bool
 
-	rec              atomic.Pointer[recorder] // of the timeline, or nil
+	rec              atomic.Pointer[recorder] // records the timeline; nil if there is none
 	clockMu          sync.Mutex               // serializes exchanges of pings
 	clockUnavailable bool                     // rank 0 has failed to answer a ping
 
@@ -103,7 +103,7 @@ type Coordinator struct {
 	events      []event
 	spareEvents []event     // the slice that popEvents returned before, for reuse
 	handles     handleTable // the handles in flight
-	idleWaiters []*waiter   // for reuse
+	idleWaiters []*waiter   // waiters to be used again
 	sites       map[callsite.Site]string
 	// err is the error that ended the coordinator. It is nil before the end, and if all ranks have
 	// shut down.

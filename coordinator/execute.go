@@ -65,7 +65,7 @@ type job struct {
 	set        *negotiate.SetChanged
 	joined     *negotiate.JoinDone
 	tuned      *negotiate.Tunables
-	negotiated int64 // when the order for the Bucket came, for the timeline
+	negotiated int64 // when the order to execute the Bucket came, for the timeline
 }
 
 // A setComm is the communicator of a process set and the algorithms of its allreduces.
@@ -123,8 +123,8 @@ func (x *executor) abandon() {
 	x.signal()
 }
 
-// finish returns when all queued jobs are done, and all transfers unless the executor is abandoned. It
-// returns the error that ended the executor.
+// finish waits for the jobs in the queue and, unless the executor was abandoned, for all transfers.
+// It returns the error that ended the executor.
 func (x *executor) finish() error {
 	x.mu.Lock()
 	x.finishing = true

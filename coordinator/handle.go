@@ -57,7 +57,7 @@ type Handle struct {
 	combining sync.Once
 	combined  error
 
-	submittedAt int64 // for the timeline
+	submittedAt int64 // when the handle was submitted, for the timeline
 	// completedAt is when the handle last succeeded, as the time since the coordinator started.
 	completedAt time.Duration
 

@@ -12,20 +12,22 @@ import (
 // A Future is an operation in flight outside of the coordinator. A Handle of package ps is one.
 type Future interface {
 	Done() <-chan struct{}          // closed when the operation is done
-	Wait(ctx context.Context) error // returns its error
+	Wait(ctx context.Context) error // returns the operation's error
 }
 
-// DeclarePushPull prepares a push of n elements to parameter servers and a pull of the result. Rank 0
-// orders it among the other operations, by priority and within the credit. When its turn comes, the
-// coordinator calls begin on each rank, on a goroutine of its own. The function begin starts the
-// transfer and must not block. The handle is done when the transfer is.
+// DeclarePushPull prepares a push of n elements to parameter servers and a pull of the result. Rank
+// 0 orders the transfer among the other operations, by priority and within the credit. When the
+// transfer's turn comes, the coordinator calls begin on each rank, on a goroutine of its own. The
+// function begin starts the transfer and must not block. The handle is done when the transfer is
+// done.
 //
 // Each Submit begins one transfer, after all ranks have submitted the name. All ranks begin their
 // transfers in one order. Transfers overlap with one another and with collectives.
 //
-// If a transfer fails, the coordinator ends on all ranks with its error, because other ranks may wait
-// for it. If the coordinator ends for another reason, handles are done although their transfers may
-// still be in flight, and use their buffers. Close does not wait for those.
+// If a transfer fails, the coordinator ends with this error on all ranks, because other ranks may
+// wait for the transfer. If the coordinator ends for another reason, all handles are done at once,
+// but a transfer may still be in flight and use its buffers. Close does not wait for such
+// transfers.
 func DeclarePushPull[T comm.Element](co *Coordinator, name string, n int, begin func() Future, opts ...CallOption) *Handle {
 	h := co.declare(&request{kind: negotiate.PushPull, name: name, dtype: tensor.TypeOf[T](), count: n, root: -1}, opts)
 	if begin == nil && h.invalid == nil {

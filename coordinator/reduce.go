@@ -147,8 +147,9 @@ func (s *setComm) reducesAsList(t *negotiate.Spec, items []item, contributors in
 }
 
 // allReduceList reduces a Bucket as a list of vectors, in the tensors' own memory. Over messages,
-// the tensors of at most maxPackedTensor bytes are packed first. The packed vector is one element
-// of the list. Its layout cuts each tensor as if the tensor were alone.
+// the tensors of at most maxPackedTensor bytes are first packed into one vector, which is one
+// element of the list. The layout of this vector divides each tensor among the ranks as if the
+// tensor were reduced alone.
 func (x *executor) allReduceList(ctx context.Context, s *setComm, items []item) error {
 	t := items[0].Spec
 	// In shared memory even small tensors are copied directly from their own memory into the shared

@@ -25,7 +25,7 @@ type CallOption struct {
 	set      *ProcessSet
 	wire     tensor.DType
 	codec    negotiate.Codec
-	residual []byte // of elements of type wire
+	residual []byte // the codec's residual, with elements of type wire
 }
 
 // An optionCode is the kind of a CallOption. Options are values, not functions, so that a call with

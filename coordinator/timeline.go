@@ -38,7 +38,7 @@ type recorder struct {
 	times timeline.Ring[tensorTimes]
 
 	mu      sync.Mutex    // guards samples
-	samples []clockSample // at the start and at the end
+	samples []clockSample // taken at the start and at the end
 }
 
 // StartTimeline makes this rank record how long each of its tensors was negotiated, queued, packed,

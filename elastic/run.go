@@ -89,9 +89,9 @@ type runner struct {
 	members []int // the job's ranks of the members of the last attempt; nil: no attempt so far
 	whole   bool
 
-	progress  int64 // of the state at hand
-	committed int64 // of the committed copy; lower than progress after a Step or a failed Commit; -1 if there is no copy
-	last      error // of the last attempt
+	progress  int64 // the progress of the current state
+	committed int64 // the progress of the committed copy; lower than progress after a Step or a failed Commit; -1 if there is no copy
+	last      error // the error of the last attempt
 	record
 }
 

@@ -41,7 +41,7 @@ type epochs struct {
 	launcher string // Epoch.Launcher
 	asked    chan question
 	found    []placement.Host      // the hosts that the job may use now, and their slots
-	hosts    chan []placement.Host // from the discovery script
+	hosts    chan []placement.Host // the hosts that the discovery script has listed
 	ctx      context.Context       // ends with close
 	end      context.CancelFunc
 	work     sync.WaitGroup
@@ -460,7 +460,7 @@ func (k *rank) label() string {
 // The discovery script runs once per discoverEvery.
 const (
 	discoverEvery = time.Second
-	discoverLimit = 10 * time.Second // of one run
+	discoverLimit = 10 * time.Second // the time limit of one run
 )
 
 // maxDiscovery bounds what is read of the output of a discovery script.

@@ -68,7 +68,7 @@ type spec struct {
 type initState uint8
 
 const (
-	initUnknown initState = iota // it may have called Init, or may still call it
-	initCalled                   // it has called Init
-	initNever                    // it has not, and its process group is empty
+	initUnknown initState = iota // the process may have called Init, or may still call it
+	initCalled                   // the process has called Init
+	initNever                    // the process has not called Init, and its process group is empty
 )

@@ -33,9 +33,9 @@ type localHost struct {
 //	0    false  false      not started
 //	>0   false  false      runs
 //	>0   true   false      has ended; its group has members, which may be signalled
-//	>0   true   true       its group is empty; its number may be reused, and gets no signal
+//	>0   true   true       the group is empty; the kernel may reuse its number, so it gets no signal
 type localProcess struct {
-	pid         int      // also the number of its group
+	pid         int      // also the number of the process group
 	ended       bool     // the owner has received its exit
 	groupGone   bool     // the group has no members
 	credentials *os.File // the file that the process has inherited, kept open here; nil if there is none

@@ -50,7 +50,7 @@ type membership struct {
 	epoch     int // noEpoch before the first
 	broken    bool
 	left      bool          // a member has exited with 0
-	since     time.Duration // when ready processes began to wait, or the job to wait for a host; never if nothing waits; see updateSince
+	since     time.Duration // the start of the current wait, or never if nothing waits; see updateSince
 	warned    bool          // absent has returned the processes for which the next epoch waits
 	finishing bool
 	stopped   bool
@@ -66,11 +66,11 @@ const noProcess = -1
 // A slot is a place for one process.
 type slot struct {
 	host     int
-	local    int           // its number among the slots of its host
+	local    int           // the slot's number among the slots of its host
 	process  int           // the process that runs, or noProcess
 	failures int           // how many processes have failed in the slot
 	startAt  time.Duration // the earliest time of the next start
-	closed   bool          // its process has exited with 0
+	closed   bool          // a process in the slot has exited with 0
 }
 
 // A member is a process that runs. It may be a rank of the current epoch, a newcomer that has no
@@ -79,9 +79,9 @@ type member struct {
 	id, slot    int
 	epoch, rank int // the last epoch of which it was a member, and its rank there
 	ready       bool
-	addr        string // of its listener, if it is ready
-	dismissed   bool   // has been told to end
-	overdue     bool   // has been returned by overdue, and so killed
+	addr        string // the address of the process's listener, if the process is ready
+	dismissed   bool   // the process has been told to end
+	overdue     bool   // overdue has returned the process, so the process was killed
 	dismissedAt time.Duration
 	startedAt   time.Duration
 }
@@ -182,7 +182,7 @@ func (m *membership) started(id, at int, now time.Duration) {
 func (m *membership) ready(id int, addr string, now time.Duration) {
 	p := m.processes[id]
 	if p == nil {
-		return // it has ended meanwhile
+		return // the process has ended meanwhile
 	}
 	p.ready, p.addr = true, addr
 	m.broken = m.broken || m.isMember(p)
@@ -194,17 +194,17 @@ func (m *membership) ready(id int, addr string, now time.Duration) {
 func (m *membership) withdrawn(id int, now time.Duration) {
 	p := m.processes[id]
 	if p == nil {
-		return // it has ended meanwhile
+		return // the process has ended meanwhile
 	}
 	p.ready, p.addr = false, ""
 	m.broken = m.broken || m.isMember(p)
 	m.updateSince(now)
 }
 
-// updateSince sets since to now when the first member becomes ready. If no member runs, it does so
-// when the first process becomes ready. If there is no such process, it sets since to the constant
-// never. A newcomer that is ready does not set since while members run, because members may compute
-// for a long time before they ask.
+// updateSince sets since to now when the first member becomes ready. If no member runs, the first
+// process that becomes ready counts instead. If no process counts, since is the constant never.
+// While members run, a ready newcomer does not set since, because members may compute for a long
+// time before they ask.
 func (m *membership) updateSince(now time.Duration) {
 	memberRuns, memberWaits := false, false
 	for _, p := range m.processes {

@@ -205,7 +205,7 @@ func (k *rank) describe() string {
 func (k *rank) describeAs(did string) string {
 	process := fmt.Sprintf(", process %d", k.pid)
 	if k.pid == 0 {
-		process = "" // its host was lost before the host reported the process
+		process = "" // the host was lost before it reported the process
 	}
 	s := fmt.Sprintf("rank %d (%s%s%s) %s", k.id, filepath.Base(k.program), process, onHost(k.host), did)
 	if line, _ := k.lastError.quote(); line != "" {

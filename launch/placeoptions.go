@@ -18,8 +18,8 @@ type placer struct {
 	byDefault string            // the host file to use if the user names neither hosts nor a file
 	slots     int               // the slots of a host that the file names without slots; 0: one per core
 
-	over    *placement.Overload // the user's choice; nil: as the dialect says
-	hydra   bool                // an option or a host file is Hydra's
+	over    *placement.Overload // the user's choice; nil: the choice of the dialect
+	hydra   bool                // the user has given an option or a host file of Hydra
 	torch   bool                // torchrun's options say how many ranks each host has
 	perCore bool                // each host has one slot per core, whatever slots its entry gives
 	nodes   int                 // --nnodes; 0: all hosts

@@ -33,7 +33,7 @@ const maxPreload = 1 << 30
 // prepare.
 type preload struct {
 	programs []remote.Preload
-	files    []*os.File   // of the programs, open for the whole job
+	files    []*os.File   // the files of the programs, open for the whole job
 	numbers  map[*App]int // for each App, 1 + the index of its program in programs
 }
 

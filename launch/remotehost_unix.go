@@ -37,14 +37,14 @@ type remoteHost struct {
 	lost     error          // why the connection has ended, or could not be made; nil before
 	known    bool           // other hosts can look up the name; set only if rank 0's listener is there
 	prepared bool           // the host has answered Prepare, and can run ranks
-	cpus     []cpu.Thread   // its processors, once it has answered Prepare
+	cpus     []cpu.Thread   // the host's processors, once it has answered Prepare
 	failures int            // how often the connection to the host was lost before
 	own      string         // the local address by which the launcher is reached from a host that was added while the job ran; set before its first event
 
 	streams []remote.StreamID // the streams of the process that is about to start
 	starts  int               // the number of Start commands so far
 	asked   int               // how many Prepare and Start commands are unanswered
-	until   time.Duration     // when the host is lost if commands are still unanswered
+	until   time.Duration     // when the host counts as lost if commands are still unanswered
 	empty   int               // the value of starts at which the host had no process left
 	names   []string          // the processes that were left in the last report; nil before the first report
 	inits   map[int]initState

@@ -81,9 +81,9 @@ type run struct {
 // from ranks that failed by themselves.
 type rank struct {
 	id      int // the rank in verdicts; with epochs, its rank in its latest epoch, or its slot if it had none
-	slot    int // its index among the processes that may run at the same time
+	slot    int // the rank's index among the processes that may run at the same time
 	restart int // how many processes were started in its slot before
-	process int // its index in run.ranks, which is its number in membership, host and exitRecord
+	process int // the rank's index in run.ranks, which is its number in membership, host and exitRecord
 	host    host
 	app     *App
 	program string
@@ -98,7 +98,7 @@ type rank struct {
 	lastError *lastError
 	replaced  bool // another process runs in its slot, or none was needed; the outcome ignores this rank
 
-	link *link // its connection to the record of the ranks; nil without epochs
+	link *link // the rank's connection to the record of the ranks; nil without epochs
 }
 
 // run starts the ranks, and returns when all of them and all their children have ended. It also

@@ -22,7 +22,7 @@ func prepareTimeline(file string, ranks int) (path string, err error) {
 	if err != nil {
 		return "", err
 	}
-	removeParts(path, ranks) // those that an earlier job left
+	removeParts(path, ranks) // removes the parts that an earlier job left
 	return path, f.Close()
 }
 

@@ -144,12 +144,12 @@ func (s *store) complete(endpoints []string) (Config, error) {
 // entries are a rank's view of the keys of a job. Goroutines of the client renew the lease and
 // receive changes, until Close.
 type entries struct {
-	endpoints string // for errors
+	endpoints string // the endpoints of the URL, for errors
 	dir       string // the prefix of all keys of the job
 	rank      int
 	call      time.Duration
 	client    *clientv3.Client   // nil if it could not be made
-	ctx       context.Context    // of the watches and of the renewal of the lease
+	ctx       context.Context    // the context of the watches and of the renewal of the lease
 	cancel    context.CancelFunc // ends ctx
 
 	lease   clientv3.LeaseID
@@ -158,7 +158,7 @@ type entries struct {
 
 	texts     []string
 	revisions []int64 // the revision of each text; an older change is ignored
-	changed   bool    // since the last Next
+	changed   bool    // the texts have changed since the last Next
 }
 
 // start makes the lease, reads the keys, and starts to watch them.

@@ -34,7 +34,7 @@ type options struct {
 	version       bool   // only print the version
 	model         string // the model whose gradients are reduced
 	servers       int    // the number of ranks that only serve; 0 if every rank works and serves
-	rows, width   int    // of a table
+	rows, width   int    // the size of a table
 	indices       int    // the number of rows that a worker pushes and pulls in a step
 }
 

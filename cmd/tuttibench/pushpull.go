@@ -12,9 +12,9 @@ import (
 
 // The operations on parameter servers. Each is compared with other ways to move as many bytes.
 const (
-	dense    = "pushpull" // of a vector
-	sparse   = "sparse"   // of rows of a table
-	training = "training" // of a model's tensors, beside computation
+	dense    = "pushpull" // pushes and pulls a vector
+	sparse   = "sparse"   // pushes and pulls rows of a table
+	training = "training" // pushes and pulls a model's tensors while it computes
 )
 
 // A route is one way to do the work that a benchmark compares. The routes of a benchmark take

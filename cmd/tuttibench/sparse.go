@@ -44,7 +44,7 @@ func (b *psBench) sparse(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rate := func(i int) float64 { // of pushes and pulls, relative to the rate of the ping-pong
+	rate := func(i int) float64 { // the rate of pushes and pulls, relative to the rate of the ping-pong
 		return medianRatio(samples[2].seconds, samples[i].seconds) * float64(2*4*count*b.workers) / float64(routes[2].crosses)
 	}
 	return b.report(routes, samples, count, fmt.Sprintf("turn by turn %.2f of the bytes of a ping-pong per second, and %.2f with a Zipf distribution, whose steps take %.2f of the time (medians of %d)%s",
@@ -85,7 +85,7 @@ type rowTraffic struct {
 	table   *ps.Table[float32]
 	step    int
 	pushed  []int32 // for each row, the sum of the signs with which all workers have pushed it
-	indices []int64 // this worker's, in this step
+	indices []int64 // the rows that this worker uses in this step
 	values  []float32
 	out     []float32
 }

@@ -21,7 +21,7 @@ type trainingStep struct {
 	in, out    [][]float32
 	mine, want pattern[float32]
 	step       int
-	compute    time.Duration // of one step
+	compute    time.Duration // the time that one step computes
 }
 
 // If a wait for a value takes longer than atOnce, the value had not arrived.

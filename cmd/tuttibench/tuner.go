@@ -160,7 +160,7 @@ type heats struct {
 	ranks, bytes int
 	wire         string
 	ways         []*way
-	time         func(*way) (float64, error) // one heat's median
+	time         func(*way) (float64, error) // makes one heat, and returns its median
 	got          map[*way]float64            // the smallest median so far
 	ratios       map[*way][]outcome          // for each rival, one outcome per way that it was compared with
 }

@@ -57,7 +57,7 @@ type Tuner struct {
 
 	// These fields belong to the search.
 	best   Candidate
-	score  float64 // of the sample of best
+	score  float64 // the score of the sample of best
 	step   float64 // the length of a move along a numeric axis, as a fraction of the axis
 	moves  []move  // moves from best that are still to be tried
 	gained bool    // a move of this round was a gain

@@ -13,7 +13,7 @@ import (
 // good.
 type groupConflict struct {
 	key   key
-	other variant // the submission
+	other variant // the submission that differs
 	// err is why the tensor has failed for good. If err is nil, the groups disagree, and
 	// groupMismatch returns the error.
 	err *fault.Error

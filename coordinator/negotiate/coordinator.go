@@ -93,7 +93,7 @@ type Coordinator struct {
 	// RequestList.More. Its size is bounded by the number of submissions that a rank's program has in
 	// flight.
 	parts       map[int][]*RequestList
-	pendingPool []*pendingTensor // for reuse
+	pendingPool []*pendingTensor // structs to be used again
 	// lastRequest is the previous request of the list being handled. Its field next predicts the
 	// next request, because most ranks submit in the same order.
 	lastRequest *pendingTensor
@@ -109,7 +109,7 @@ type Coordinator struct {
 	freeTransient     []uint32       // the free transient IDs
 	releasedTransient []uint32       // the transient IDs that become free after the next list
 	launches          uint64         // counts launches; the clock of lastUsed
-	lastAck           []uint32       // by rank, the last list that the rank has applied
+	lastAck           []uint32       // by rank: the number of the last list that the rank has applied
 
 	// ready holds the ready tensors. launch sorts them by priority and ID. The reasons to launch
 	// them now:
@@ -122,7 +122,7 @@ type Coordinator struct {
 	//
 	// When inflight reaches the credit, launch stops, unless force is set.
 	ready      []*readyTensor
-	readyPool  []*readyTensor // for reuse
+	readyPool  []*readyTensor // structs to be used again
 	building   bucketBuilders
 	idPool     []IDRange // spare memory for the IDs of responses
 	readySince Time      // when the first tensor of ready became ready
@@ -157,7 +157,7 @@ type Coordinator struct {
 	// locating holds the ranks that were asked for their locations and have not answered.
 	locating       Bitset
 	locations      []RankLocation
-	locateDeadline Time // when the report is made without the missing answers
+	locateDeadline Time // when the stall report is made even if answers are missing
 
 	// These are the output of the current Step.
 	outgoing ResponseList
@@ -180,9 +180,9 @@ type coordinatorEntry struct {
 	spec      *Spec
 	rows      []int
 	site      string
-	lastUsed  uint64 // by Coordinator.launches
+	lastUsed  uint64 // the value of Coordinator.launches at the last use
 	state     entryState
-	queued    bool   // it is in Coordinator.ready
+	queued    bool   // the tensor is in Coordinator.ready
 	evictedAt uint32 // the number of the list with the eviction
 	pending   *pendingTensor
 	// ready is created when the cached path first launches the entry. Later launches use it again.

@@ -176,7 +176,7 @@ type bucketBuilder struct {
 	response        Response
 	bytes           int
 	first           *readyTensor
-	mixedPriorities bool // its tensors have different priorities
+	mixedPriorities bool // the tensors of the Bucket have different priorities
 }
 
 // bucketBuilders holds the Buckets of one launch, in execution order. For each fusionKey, only the
@@ -185,7 +185,7 @@ type bucketBuilders struct {
 	list  []*bucketBuilder
 	open  map[fusionKey]*bucketBuilder
 	last  *bucketBuilder   // the last opened Bucket, which mostly has the key of the next tensor
-	spare []*bucketBuilder // for reuse
+	spare []*bucketBuilder // builders to be used again
 }
 
 // clear drops all Buckets after their responses have been added to the outgoing list.

@@ -32,7 +32,7 @@ type pendingTensor struct {
 	redefine bool
 	since    Time
 	stall    stallState
-	live     bool // not removed
+	live     bool // the tensor has not been removed
 	// next is the tensor that followed this tensor in the last list that had both in full. It
 	// predicts the order in the lists of the next ranks.
 	next   *pendingTensor

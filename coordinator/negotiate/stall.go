@@ -93,7 +93,7 @@ func (c *Coordinator) checkStalls() {
 	switch {
 	case stalled != nil && c.reporting == nil:
 		c.requestLocations(stalled)
-	case stalled != nil: // it is reported after the current report
+	case stalled != nil: // these tensors are reported after the current report
 		c.nextStallCheck = min(c.nextStallCheck, c.locateDeadline+1)
 	}
 	c.due(c.nextStallCheck)

@@ -46,7 +46,7 @@ type Worker struct {
 
 	outgoing      RequestList // requests that have not been sent
 	hasOutgoing   bool
-	outgoingSince Time   // when the first request of outgoing came
+	outgoingSince Time   // when outgoing got its first request
 	urgent        bool   // send outgoing at the end of this Step
 	applied       uint32 // the number of the last ResponseList applied
 
@@ -94,7 +94,7 @@ type workerEntry struct {
 	rows  []int
 	state *tensorState // nil if this rank has not submitted the name
 	set   uint32
-	cost  int // of the whole tensor
+	cost  int // the Cost of the whole tensor
 }
 
 // A WorkerOutput is an action for this rank. String shows it in transcripts.
@@ -134,7 +134,7 @@ type (
 // Bucket. A Bucket does not change before Released.
 type Bucket struct {
 	Entries     []BucketEntry
-	Part, Parts int   // of one large tensor; otherwise 0 and 1
+	Part, Parts int   // which part of a large tensor the Bucket is, and of how many; otherwise 0 and 1
 	Absent      []int // ranks that contribute nothing, numbered as in the job
 	Outside     bool  // this rank is not in the process set
 	Cost        int   // for Executed
@@ -163,7 +163,7 @@ type (
 	// Refused says that the caller has refused a call for these tensors. Err says why.
 	Refused struct {
 		Tensors    []TensorName
-		Call, Site string // of the first tensor
+		Call, Site string // the call of the first tensor, and where it is in the program
 		Err        error
 	}
 	// Flush says that a goroutine waits for submissions.

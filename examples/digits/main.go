@@ -7,7 +7,6 @@
 // Read train.go first: a step computes the gradient of a share of the batch, averages it by an
 // all-reduce, and changes the parameters by the same amount on every rank. teamOf, below, makes the
 // collective calls.
-// makes the collective calls.
 package main
 
 import (

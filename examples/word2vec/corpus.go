@@ -22,9 +22,9 @@ const leastCount = 5
 
 // A corpus is a text in which each word is a number.
 type corpus struct {
-	words    []string       // of the vocabulary, the most frequent ones first
-	number   map[string]int // of each word in words
-	counts   []int          // of each word
+	words    []string       // the vocabulary, the most frequent words first
+	number   map[string]int // the index in words of each word
+	counts   []int          // how often each word occurs
 	total    int            // sum of counts
 	comments [][]int32      // the words of each comment
 }

@@ -36,7 +36,7 @@ type batch struct {
 // A wordList lists different words.
 type wordList struct {
 	words    []int64         // in the order of their first use; indices of a table
-	position map[int32]int32 // in words
+	position map[int32]int32 // the index in words of each row
 }
 
 // add returns the position of a word, which it appends at its first use.
@@ -140,7 +140,7 @@ func (b *batch) pair(center, context int32, pool *[drawn]int32, rng *rand.Rand) 
 
 // A gradient holds the derivatives of the loss, summed over the examples of a batch.
 type gradient struct {
-	centers, contexts []float32 // of the rows that the batch lists
+	centers, contexts []float32 // the vectors of the rows that the batch lists
 	projection        []float32
 	loss              float64 // per pair of the text
 }
@@ -163,7 +163,7 @@ func (b *batch) gradient(projection, centers, contexts []float32) gradient {
 		if e.near {
 			score = -score
 		}
-		odds := math.Exp(float64(score)) // of an error
+		odds := math.Exp(float64(score)) // the odds of an error
 		g.loss += math.Log1p(odds)
 		by := float32(odds / (1 + odds))
 		if e.near {

@@ -110,16 +110,16 @@ type training struct {
 	team *comm.Comm
 	seed uint64
 
-	centers, contexts *ps.Table[float32] // on the servers
+	centers, contexts *ps.Table[float32] // the tables on the servers
 	projection        []float32          // equal on every worker
 	squares           []float32          // the state of the projection's optimizer
 	steps             int64
-	losses            []float64 // of each step: the mean loss per pair of the text
+	losses            []float64 // for each step, the mean loss per pair of the text
 
 	words sampler
 	rng   *rand.Rand // differs from worker to worker
 	batch batch
-	rows  struct{ centers, contexts []float32 } // of the batch
+	rows  struct{ centers, contexts []float32 } // the vectors of the rows that the batch lists
 }
 
 // newTraining declares the tables. Both are synchronous, so a run gives the same bits each time.

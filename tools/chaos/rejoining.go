@@ -28,7 +28,7 @@ const (
 // Rejoin. The program ends after a round in which a process that was started again took part.
 // runRejoining returns the last communicator.
 func runRejoining(ctx context.Context, c *comm.Comm, in *instruction) (*comm.Comm, error) {
-	reported, epochs := false, uint64(1) // of this process
+	reported, epochs := false, uint64(1) // whether this process has reported a loss, and how many epochs it has seen
 	for {
 		last, err := runEpoch(ctx, c, in, epochs)
 		if last {

@@ -47,10 +47,10 @@ type instruction struct {
 
 	// The fields below say which faults the ranks inject themselves; see faults. Zero values inject
 	// nothing.
-	Redial      time.Duration // of WithRedial; 0: without it
+	Redial      time.Duration // the time of WithRedial; 0: without WithRedial
 	Relayed     bool          // dial through relays, over Wire
 	Wire        string
-	Lie         relay.Fault // of the relays between Victim and Other, in one direction
+	Lie         relay.Fault // what the relays between Victim and Other do, in one direction
 	Frame       int         // the number of the altered frame
 	Up          bool        // the direction is from the dialling rank to the other one
 	Checksums   bool        // the ranks verify checksums of bodies
@@ -285,7 +285,7 @@ func (t *trial) awaitEnds(ps []*process, res *result) {
 		case <-over:
 			over = time.After(0)
 		}
-		if !o.ended { // its stacks show where the rank hangs
+		if !o.ended { // the stacks show where the rank hangs
 			p.signal(syscall.SIGQUIT)
 			select {
 			case <-p.done:

@@ -17,7 +17,7 @@ type benchmark struct {
 	op     string
 	np     int
 	wire   string
-	min    int // in bytes; each size is 4 times the size before it
+	min    int // the smallest size in bytes; each size is 4 times the size before it
 	max    int
 	rounds int
 	time   float64 // sum of the seconds of one size's iterations

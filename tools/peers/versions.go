@@ -76,8 +76,8 @@ func (f versionFlag) contenders(c *benchmark) (all []contender) {
 // meanSlack and sizeLimit bound the time of the new version divided by the time of the old one. A
 // mean may exceed 1 by meanSlack or by the noise, whichever is larger.
 const (
-	meanSlack  = 0.02    // of geometric means
-	sizeLimit  = 1.10    // of one size; a size that exceeds it in every run is too slow
+	meanSlack  = 0.02    // for geometric means
+	sizeLimit  = 1.10    // for each size; a size that exceeds it in every run is too slow
 	smallLimit = 4 << 10 // the largest small size, in bytes
 )
 

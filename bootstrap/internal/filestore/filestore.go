@@ -23,10 +23,10 @@ import (
 // A Directory is one rank's view of the directory. One goroutine uses it.
 type Directory struct {
 	root  *os.Root // keeps referring to the directory, even if another one is put at its path
-	name  string   // of the job
+	name  string   // the job's name
 	rank  int
 	texts []string      // the result of the last Next
-	pause time.Duration // before the next poll
+	pause time.Duration // the time before the next poll
 }
 
 // Open returns the view of a rank in the job with the given name, in the directory at path. It

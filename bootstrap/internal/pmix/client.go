@@ -78,7 +78,7 @@ type ServerConn struct {
 	environment
 	conn      net.Conn
 	index     uint32 // the server's number of this client
-	tag       uint32 // of the last request
+	tag       uint32 // the tag of the last request
 	size      int
 	localRank int // -1 if the server does not say
 	localSize int
@@ -225,7 +225,7 @@ func (c *ServerConn) layout(ctx context.Context) error {
 	c.size = int(size)
 	v, err = c.get(ctx, allRanks, keyLocalRanks)
 	if r := refusal(0); errors.As(err, &r) {
-		return nil // this server does not say
+		return nil // this server does not say which ranks are on this host
 	}
 	local, _ := v.(string)
 	c.localRank, c.localSize = localIndex(local, int(c.rank), c.size)

@@ -279,7 +279,7 @@ func (a *Agent) receive(p *pendingConn) (*tls.Conn, string, error) {
 		return nil, "", fmt.Errorf("got a launcher that names no protocol, want %s", proto)
 	}
 	a.mu.Lock()
-	p.safeUntil = time.Now().Add(handshakeTimeout) // it is authenticated
+	p.safeUntil = time.Now().Add(handshakeTimeout) // the connection is authenticated
 	a.mu.Unlock()
 	verb, err := readText(conn)
 	return conn, verb, err

@@ -45,7 +45,7 @@ type Clock struct {
 // Facts are what a probe reports of its host. What the system does not report is nil or empty.
 type Facts struct {
 	Hostname   string      `json:"hostname"`
-	Version    string      `json:"version"` // of tuttirun
+	Version    string      `json:"version"` // the version of tuttirun
 	Commit     string      `json:"commit"`
 	Platform   string      `json:"platform"`
 	Interfaces []Interface `json:"interfaces"`
@@ -55,8 +55,8 @@ type Facts struct {
 	OpenFiles    *int64 `json:"open_files,omitempty"`    // -1: unlimited
 	Shm          *Shm   `json:"shm,omitempty"`
 
-	OnlineCores int        `json:"online_cores"`           // of the host
-	UsableCores []int      `json:"usable_cores,omitempty"` // those that the affinity of the probe allows
+	OnlineCores int        `json:"online_cores"`           // how many cores of the host are online
+	UsableCores []int      `json:"usable_cores,omitempty"` // the cores that the affinity of the probe allows
 	Quota       float64    `json:"quota,omitempty"`        // processors by the control groups' quota; 0: none
 	Devices     []RDMAPort `json:"devices,omitempty"`
 }

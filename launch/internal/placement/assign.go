@@ -17,8 +17,8 @@ type Assignment struct {
 	Node    int // the index of its host among the hosts that have ranks, in the order of their lowest ranks
 	Program int // the index of its program
 
-	Local, LocalSize int   // its index among the ranks of its host, and how many ranks the host has
-	Cross, CrossSize int   // the same among the ranks of all hosts with the same Local
+	Local, LocalSize int   // the rank's index among the ranks of its host, and how many ranks the host has
+	Cross, CrossSize int   // the same, counted among the ranks of all hosts that have the same Local
 	CPUs             []int // the processors to which it is bound; nil: not bound
 }
 

@@ -14,7 +14,7 @@ func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true
 
 // killGroup kills a child that has not been waited for, and its process group.
 func killGroup(p *os.Process) {
-	if p.Signal(syscall.Signal(0)) == nil { // it still has its number
+	if p.Signal(syscall.Signal(0)) == nil { // the process still has its number
 		syscall.Kill(-p.Pid, syscall.SIGKILL)
 	}
 }

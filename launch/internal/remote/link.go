@@ -25,7 +25,7 @@ type Link struct {
 	cc      *rpc.ClientConn
 	control rpc.ClientStream
 	events  chan *Event
-	acks    chan struct{} // has an element when the host has answered Pause
+	acks    chan struct{} // gets an element when the host answers Pause
 
 	started sync.Map // the numbers of the processes that the host was asked to start
 

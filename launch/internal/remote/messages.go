@@ -40,9 +40,9 @@ type Preload struct {
 
 // Start starts one process. The host answers with Started or StartFailed.
 type Start struct {
-	Process     int // its number in the job, from 0; no other process of the job ever has it
+	Process     int // the number of the process in the job, from 0; no other process of the job ever has this number
 	Args        Strings
-	Dir         Text       // working directory
+	Dir         Text       // the working directory
 	Env         Strings    // Args[0] is found by its PATH
 	Credentials []byte     // what the rank reads once from its inherited file; nil means no file
 	CPUs        []int      // the processors to which the process is bound; nil means all
@@ -56,7 +56,7 @@ type Start struct {
 type Signal struct {
 	Process  int // -1: all
 	Signal   syscall.Signal
-	Detached bool // also processes outside the process groups that have the job's name
+	Detached bool // also signal processes that have left their groups but still have the job's name
 }
 
 // Exited names a rank that has died on another host, for the record of ended processes.
@@ -122,8 +122,8 @@ func (e *Event) clean() {
 // Prepared answers Prepare.
 type Prepared struct {
 	Host      string       // the name by which the host knows itself
-	Addresses []string     // of the root listener, if Prepare.Alone
-	Port      int          // of the root listener, or 0
+	Addresses []string     // the addresses of the root listener, if Prepare.Alone
+	Port      int          // the port of the root listener, or 0
 	Reached   string       // the address to which ssh has connected, or ""
 	CPUs      []cpu.Thread // the processors that ranks may use
 	Failed    string       // why the host cannot run ranks, or ""

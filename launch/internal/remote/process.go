@@ -32,10 +32,10 @@ type process struct {
 
 	onClose sync.Once
 	exited  chan struct{} // closed when the process has ended and cmd.ProcessState is set
-	logged  chan struct{} // closed when its standard error has ended
+	logged  chan struct{} // closed when the process's standard error has ended
 
 	mu        sync.Mutex
-	connected bool     // lines go to log from now on
+	connected bool     // Connected has been called, so new lines go to log
 	lines     []string // the last lines before Connected
 
 	logging sync.Mutex // held while log gets lines, so that they stay in order; locked before mu

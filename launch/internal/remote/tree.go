@@ -23,7 +23,7 @@ func ConnectAll(ctx context.Context, by Starter, fanOut int, hosts []string, rep
 	}
 	links := make([]chan *Link, len(hosts))
 	for i := range links {
-		links[i] = make(chan *Link, fanOut) // one for each child
+		links[i] = make(chan *Link, fanOut) // room for one link per child
 	}
 	done := make(chan struct{})
 	for i := range hosts {
