@@ -382,7 +382,7 @@ func parseInvitation(text string) (in invitation, err error) {
 	}
 	in.token = fields[1]
 	if len(in.token) != tokenDigits || strings.Trim(in.token, "0123456789abcdef") != "" {
-		return in, errors.New("bad token")
+		return in, fmt.Errorf("token: want %d hexadecimal digits in lower case", tokenDigits)
 	}
 	switch fields[2] {
 	case "":
@@ -390,7 +390,7 @@ func parseInvitation(text string) (in invitation, err error) {
 		in.guarded = true
 	default:
 		if in.secret, err = hex.DecodeString(fields[2]); err != nil || len(in.secret) < jobca.MinSecret {
-			return in, errors.New("bad secret") // the error does not show the secret
+			return in, fmt.Errorf("secret: want at least %d bytes in hexadecimal digits", jobca.MinSecret) // must not show the secret
 		}
 	}
 	in.port, in.hosts = fields[3], fields[4:]

@@ -18,10 +18,10 @@ import (
 const pipeTimeout = 2 * time.Second
 
 // readFD returns at most the given number of bytes of a descriptor, and leaves the descriptor open.
-// It reads a file from its start without moving its position, because programs that a script starts
-// one after another share the position. It reads a pipe to its end, within pipeTimeout. It refuses
-// anything else, such as a socket or a terminal: the variable may have reached a process in which
-// the number is another file's.
+// Programs that a script starts one after another share the position of an inherited file. So
+// readFD reads a file from its start without moving the position. It reads a pipe to its end,
+// within pipeTimeout. It refuses anything else, such as a socket or a terminal, because the
+// variable may have reached a process in which the number belongs to another file.
 func readFD(fd, most int) ([]byte, error) {
 	var st syscall.Stat_t
 	if err := syscall.Fstat(fd, &st); err != nil {

@@ -51,7 +51,7 @@ type tfIndex int
 func (i *tfIndex) UnmarshalJSON(b []byte) error {
 	n, err := strconv.ParseUint(string(bytes.Trim(b, `"`)), 10, 31)
 	if err != nil {
-		return errors.New("task.index is no number")
+		return fmt.Errorf("task.index: got %.20s, want a number from 0 on", b)
 	}
 	*i = tfIndex(n)
 	return nil

@@ -112,10 +112,11 @@ func WithStallWarning(d time.Duration) Option { return func(o *options) { o.stal
 // breaks and both its ranks are alive. Messages wait meanwhile, and none is lost or duplicated. If
 // no connection comes up in this time, the ranks report fault.LinkLost. All ranks must set the
 // option. The default is 0: fault.LinkLost at once. 10 s outlasts most failures of a network. If
-// all connections of a rank are reset at once, the rank is not lost. The option does not delay the
-// report of a rank that is silent for too long, or of a dead rank whose host refuses connections.
-// If the host of a dead rank does not refuse connections, as when the rank is the main process of a
-// container, the rank is reported like a silent one, unless the launcher has seen its process end.
+// If all connections of a rank are reset at once, the rank is not lost. The option does not delay
+// the report of a rank that is silent for too long, or of a dead rank whose host refuses
+// connections. The host of a dead rank may not refuse them, for example if the rank was the main
+// process of a container. Unless the launcher has seen the end of its process, such a rank is
+// reported like a silent one.
 //
 // If a large message of a call is under way on the broken connection, the call returns only after
 // the dials have ended, even if its context ends or another rank is lost. The option costs a copy

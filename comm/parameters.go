@@ -27,7 +27,7 @@ type Parameters struct {
 	// The default is 256 MiB.
 	SendBuffer int64
 
-	// StepBytes bounds the bytes that the named sends of one step hold; the default is 1 GiB.
+	// StepBytes bounds the bytes of all named sends of one step; the default is 1 GiB.
 	StepBytes int64
 
 	// StaticTensors lets this rank allocate recurring named tensors once. RecvNamed and OnNamed

@@ -14,9 +14,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// A plan is one collective as the program called it. Its builder in collectives.go sets the call's
-// arguments, bind adds its options and finds its buffers, prepare checks them and chooses the
-// algorithm, and run carries it out.
+// A plan is one collective as the program called it. It goes through four steps. A
+// builder in collectives.go sets the arguments, bind adds the options and finds the buffers,
+// prepare checks the call and chooses the algorithm, and run carries the collective out.
 type plan struct {
 	verb        collective.Verb
 	callName    string // the name of the exported call, such as "split", if not the verb's

@@ -653,7 +653,8 @@ func (w *collectiveWork) serve(ctx context.Context) {
 			w.run()
 		case <-w.closing:
 			return
-		// The job is closed. Later starts fail, because the owner ends them by runAbandoned.
+		// The job is closed, so the worker ends. A wait for a later start calls runAbandoned, which
+		// ends the start with an error.
 		case <-ctx.Done():
 			return
 		}

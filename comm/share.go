@@ -54,7 +54,8 @@ func (c *Comm) sharerFor(members []int) memorySharer {
 // If share succeeds, all members have gone on after earlier losses. This rank then drops the
 // members' reactions to these losses.
 func (c *Comm) share(ctx context.Context, call string) error {
-	// A member that is done may report a new loss before this rank is done. That report must stay.
+	// A member that is done earlier may report a new loss during shareMemory. Such a report must
+	// stay, so only the earlier reactions are dropped.
 	reactions := c.rt.membersReactions(c)
 	err := c.shareMemory(ctx, call)
 	if err == nil {

@@ -9,8 +9,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-// algorithmOf returns the algorithms of a process set's allreduces. They do not depend on the size
-// of a tensor, so the bits of a tensor do not depend on the other tensors in its Bucket.
+// algorithmOf returns the algorithms of a process set's allreduces. The choice does not depend on
+// the size of a tensor. So the result of a tensor has the same bits whatever other tensors are in
+// its Bucket.
 //
 // The first result, folds, is the algorithm that the table names for large vectors, if the order in
 // which it folds an element depends only on the element's chunk. The layout puts every element into

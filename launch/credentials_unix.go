@@ -20,10 +20,10 @@ func (r *run) bundle(secret []byte, rank int, incarnation uint32) ([]byte, error
 	return (&jobca.Bundle{Secret: secret, Credentials: c}).Marshal()
 }
 
-// privateFile returns a file that holds text. Only processes that inherit the file can read it. It
-// is a memory file, so several programs that a script starts for one rank, one after another, can
-// each read it from its start. On a system without memory files it is a pipe, which can be read
-// only once.
+// privateFile returns a file that holds text. Only processes that inherit the file can read it. A
+// script may start several programs for one rank, one after another, and each of them must read the
+// text. So the file is a memory file, which each program can read from its start. On a system
+// without memory files it is a pipe, which can be read only once.
 func privateFile(text []byte) (*os.File, error) {
 	f, err := memoryFile("credentials")
 	if err != nil {

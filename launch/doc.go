@@ -161,12 +161,12 @@
 // TUTTI_ROOT, TUTTI_LISTEN_FD, TUTTI_SECRET_FD and TUTTI_INCARNATION. TUTTI_RANK is then the slot,
 // and TUTTI_SIZE the number of processes that have begun.
 //
-// A rank also gets its rank, its size and those on its host under the names that other launchers
-// use, for programs and scripts that are written for these: OMPI_COMM_WORLD_RANK and so on,
-// PMI_RANK, PMI_SIZE, MPI_LOCALRANKID and MPI_LOCALNRANKS, torchrun's RANK, WORLD_SIZE, LOCAL_RANK
-// and LOCAL_WORLD_SIZE, and HOROVOD_RANK and so on. A value that the user gives by -x takes
-// precedence over each of these. Ranks that use this module do not need them. If the ranks change,
-// none of these variables is set.
+// For programs and scripts that are written for other launchers, a rank also gets its rank, its
+// size and its local rank and size under the names that these launchers use: OMPI_COMM_WORLD_RANK
+// and so on, PMI_RANK, PMI_SIZE, MPI_LOCALRANKID and MPI_LOCALNRANKS, torchrun's RANK, WORLD_SIZE,
+// LOCAL_RANK and LOCAL_WORLD_SIZE, and HOROVOD_RANK and so on. A value that the user gives by -x
+// takes precedence over each of these. Ranks that use this module do not need these variables. If
+// the ranks change, none of them is set.
 //
 // TUTTI_ROLE, and torchrun's ROLE_NAME, are the role of the rank's program: what --role says, or the
 // name of the program's file if the job has several programs.

@@ -448,8 +448,8 @@ func swap(m *store.Memory, key string, value []byte) error {
 	return err
 }
 
-// label names a process in tags of output: its slot and, if it is not the first process there, how
-// many came before.
+// label names a process in tags of output. It is the slot of the process, followed by the number of
+// processes that ran in this slot before, if any.
 func (k *rank) label() string {
 	if k.restart == 0 {
 		return fmt.Sprint(k.slot)

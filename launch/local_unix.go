@@ -252,8 +252,9 @@ func (h *localHost) received(e exit) {
 	h.updateGroup(p)
 }
 
-// updateGroup checks whether the group of a process is empty. Once it is, the kernel may reuse its
-// number, so neither this process nor the guardian signals it any more.
+// updateGroup checks whether the process group of a process is empty. If so, the kernel may reuse
+// the group's number. From then on neither this process nor the guardian sends a signal to the
+// number.
 func (h *localHost) updateGroup(p *localProcess) {
 	if p.ended && !p.groupGone && !groupAlive(p.pid) {
 		p.groupGone = true

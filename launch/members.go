@@ -438,8 +438,8 @@ func (m *membership) waiting() bool {
 //   - If further slots may become usable, failure first waits for them, at most for the time
 //     waitLimit.
 //   - If no process is left, the job has simply ended, unless it is deserted.
-//   - While the job is finishing, and before the first epoch, too few processes are a failure only
-//     if one of them waits for the next epoch, because programs that never call Init need no epoch.
+//   - While the job is finishing, and before the first epoch, having too few processes is a failure
+//     only if a process waits for the next epoch. Programs that never call Init need no epoch.
 func (m *membership) failure(now time.Duration) string {
 	n, deserted := m.alive(), m.isDeserted()
 	if deserted && m.since == never {

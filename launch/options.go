@@ -66,7 +66,7 @@ type parser struct {
 	elastic Elastic // the values of the options; see finishElastic
 	agents  agents
 
-	sharedPath, sharedDir string // for programs without their own
+	sharedPath, sharedDir string // a prefix of PATH for all programs, and the directory of programs that have none of their own
 
 	timestamp bool // the prefix of output begins with the time
 }
@@ -173,7 +173,7 @@ func (p *parser) parseOption(args []string) (used int, err error) {
 	name, value, joined := strings.Cut(text, "=")
 	o := findOption(name)
 	if o == nil {
-		o = findOption(strings.ReplaceAll(name, "_", "-")) // as torchrun
+		o = findOption(strings.ReplaceAll(name, "_", "-")) // torchrun accepts both, too
 	}
 	switch {
 	case o == nil:

@@ -154,9 +154,12 @@ func culprit(ranks []*rank) *rank {
 	return slices.MinFunc(candidates, func(a, b *rank) int { return cmp.Compare(a.blameOrder(), b.blameOrder()) })
 }
 
-// blameOrder returns a sort key, which is lowest for the most likely culprit: 0 if a signal killed
-// the candidate or its host was lost, 1 if it failed by itself or its host was lost only with the
-// host through which it was connected, and 2 if it may have failed because of another rank.
+// blameOrder returns a sort key. It is lowest for the most likely culprit:
+//
+//   - 0 if a signal killed the candidate, or if its own host was lost
+//   - 1 if the candidate failed by itself, or if its host was lost only because the host through
+//     which it was connected was lost
+//   - 2 if the candidate may have failed because of another rank
 func (k *rank) blameOrder() int {
 	switch {
 	case wayTo(k.lost) != "":

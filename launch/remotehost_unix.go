@@ -39,7 +39,7 @@ type remoteHost struct {
 	prepared bool           // the host has answered Prepare, and can run ranks
 	cpus     []cpu.Thread   // the host's processors, once it has answered Prepare
 	failures int            // how often the connection to the host was lost before
-	own      string         // the local address by which the launcher is reached from a host that was added while the job ran; set before its first event
+	own      string         // the local address at which a host that joined later reaches the launcher; set before the host's first event
 
 	streams []remote.StreamID // the streams of the process that is about to start
 	starts  int               // the number of Start commands so far
@@ -63,8 +63,8 @@ func (h *remoteHost) answered(now time.Duration) {
 	h.asked, h.until = max(h.asked-1, 0), now+answerLimit
 }
 
-// overdueAt returns the time at which the host is lost if it does not answer, or the constant never
-// if no command is unanswered or the host is lost already.
+// overdueAt returns the time at which the host counts as lost if it has not answered by then. It
+// returns the constant never if no command is unanswered, or if the host is lost already.
 func (h *remoteHost) overdueAt() time.Duration {
 	if h.asked == 0 || h.lost != nil {
 		return never

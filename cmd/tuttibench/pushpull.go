@@ -154,8 +154,8 @@ func (b *psBench) pushPull(ctx context.Context, count int) (route, error) {
 }
 
 // crossing returns how many bytes cross between processes when each worker pushes and pulls count
-// elements. If all ranks serve, each part of the vector is in the process of one of the workers,
-// and does not cross for that worker.
+// elements. If all ranks serve, each worker's own process serves one part of the vector, and this
+// part does not cross for this worker.
 func (b *psBench) crossing(count int) int {
 	if b.o.servers == 0 {
 		return 2 * 4 * count * (b.workers - 1)

@@ -1,6 +1,6 @@
 // Command verbsinfo lists this host's RDMA devices, ports and GIDs. It says which of them the verbs
-// transport would select, given the environment variables, and why it would not select the others.
-// If there is none to select, it exits with status 1 and prints the remedy.
+// transport would select under the current environment variables, and for each of the others why
+// not. If there is none to select, verbsinfo exits with status 1 and prints the remedy.
 //
 //	$ verbsinfo
 //	rxe0 port 1, GID 1, 10.99.0.1, RoCE v2, MTU 4096: selected

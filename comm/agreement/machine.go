@@ -120,8 +120,8 @@ func (m *Machine) State() State { return m.states[m.me] }
 func (m *Machine) Quorum() bool { return m.quorum(m.view()) }
 
 // Waiting returns the members whose States this rank waits for. These are the remaining members
-// that have not entered or follow another leader and, once this rank has accepted a Proposal, those
-// that have not accepted it.
+// that have not entered or that follow another leader. Once this rank has accepted a Proposal, they
+// also include the members that have not accepted it.
 func (m *Machine) Waiting() []int {
 	own := &m.states[m.me]
 	return slices.DeleteFunc(m.view().Ranks(), func(r int) bool {

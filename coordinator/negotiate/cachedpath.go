@@ -8,10 +8,10 @@ import "math/bits"
 // 1,024 ranks takes 0.8 ms.
 //
 // An entry is eligible if it is live, belongs to the set of all ranks and to no group, has no
-// pendingTensor, and has not failed for good. In addition, there must be no call of it that one
-// rank has refused and others have not made. Some events first move the entry to the slow path,
-// where toSlowPath makes a pendingTensor from the entry's count. These are a full request, a stall
-// report, a join, a shutdown, a refused call and a change of settings.
+// pendingTensor, and has not failed for good. A call of the entry that one rank has refused makes
+// the entry ineligible until all other ranks have made the call. Some events first move the entry
+// to the slow path, where toSlowPath makes a pendingTensor from the entry's count. These events are
+// a full request, a stall report, a join, a shutdown, a refused call and a change of settings.
 //
 //	event                            cached path         slow path
 //	a rank's bit                     counts.ranks + 1    recordSubmission

@@ -6,9 +6,9 @@ import (
 	"github.com/tutti-go/tutti/fault"
 )
 
-// A Refusal says that a rank has refused a call of its program with fault.Misuse. The n-th calls of
-// a tensor on all ranks belong together, and a refused call counts. So the submissions that belong
-// to a refused call fail.
+// A Refusal says that a rank has refused a call of its program with fault.Misuse. The n-th calls
+// that the ranks make for a tensor belong together, and a refused call counts as one of them. So
+// when a rank refuses its n-th call, the n-th submissions of the other ranks fail.
 type Refusal struct {
 	Tensors []TensorName // the tensors of the call
 	// Err is the error for the other ranks. It names the rank, the call and the call site.

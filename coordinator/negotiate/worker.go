@@ -115,8 +115,9 @@ type (
 		Submission SubmissionID
 		Last       int
 	}
-	// SetChanged says that a process set was added, or removed if Ranks is nil. It is ordered with
-	// Run. Submission is 0 on a rank that has not requested the change.
+	// SetChanged says that a process set was added, or removed if Ranks is nil. It has the same place
+	// among the Buckets of Run on every rank. Submission is 0 on a rank that has not requested the
+	// change.
 	SetChanged struct {
 		Submission SubmissionID
 		ID         uint32

@@ -45,13 +45,16 @@ func (in Refused) applyWorker(w *Worker) {
 	w.urgent = true
 }
 
-// submitCached submits a request by its cache bit. Nearly all submissions take this path. If one of
-// these conditions does not hold, submitCached changes nothing and returns false, and validate and
-// submit handle the request:
+// submitCached submits a request by its cache bit. Nearly all submissions take this path. It is
+// possible if all of these conditions hold:
 //
 //   - the name is cached, is not in flight, and was submitted last with the request of its entry;
 //   - this request equals the last request of the name;
-//   - it is not of a group, and this rank has neither joined nor shut down nor removes a set.
+//   - this request is not of a group, and this rank has neither joined nor shut down, nor does it
+//     remove a set.
+//
+// Otherwise submitCached changes nothing and returns false, and validate and submit handle the
+// request.
 func (w *Worker) submitCached(q *TensorRequest, t SubmissionID) bool {
 	n := q.memo
 	if n == nil || n.removed {

@@ -29,7 +29,7 @@ func isCut(nc net.Conn, limit time.Duration) bool {
 	return err == nil && isUnanswered(info, limit)
 }
 
-// isUnanswered is isCut on the kernel's description of a connection.
+// isUnanswered decides isCut from the kernel's description of a connection.
 func isUnanswered(info *unix.TCPInfo, limit time.Duration) bool {
 	// A window of 0 means that the launcher does not read. The kernel then probes ever more rarely,
 	// but the launcher is not cut off. Kernels before 5.4 do not report the window.

@@ -29,9 +29,9 @@ type Target struct {
 	Name  string
 	Slots int
 
-	// LookUp returns the name by which the other hosts look the host up, or "" if they cannot look it
-	// up because only ssh's configuration knows the host's name. If LookUp is nil, the other hosts
-	// look up Name.
+	// LookUp returns the name by which the other hosts look the host up. It returns "" if they cannot
+	// look it up, because only ssh's configuration knows the host's name. If LookUp is nil, the other
+	// hosts look up Name.
 	LookUp func(ctx context.Context) string
 
 	// Start starts a probe on the host. The result is the probe's standard input and output. Close

@@ -74,7 +74,7 @@ func (a *assigner) program(app Program) ([]int, error) {
 	for _, h := range app.Hosts {
 		i := find(a.hosts, h.Name)
 		if i < 0 {
-			return nil, fmt.Errorf("got host %s for one program, want a host of the job", h.Name)
+			return nil, fmt.Errorf("host %s: a program names this host, but it is not a host of the job", h.Name)
 		}
 		h.CPUs = a.hosts[i].CPUs
 		if err := limit(i, h); err != nil {

@@ -208,7 +208,7 @@ func TestBinding(t *testing.T) {
 		}
 	}
 	for options, want := range map[string]string{
-		"bind=core over":    "host a: got 9 ranks to bind to 1 of 4 cores or threads each, want at most 4 ranks; --bind-to none",
+		"bind=core over":    "host a: got 9 ranks, each to be bound to 1 of the host's 4 cores or threads, want at most 4 ranks; --bind-to none",
 		"bind=core:5 over":  "got 5 processors or cores for each rank, want at most the 4",
 		"cpus=9 over":       "got processors [9], want some that exist",
 		"bind=core cpus=64": "got processors [64]",

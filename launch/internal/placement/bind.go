@@ -65,7 +65,7 @@ func (p *Policy) bind(h *Host, n int) ([][]int, error) {
 	}
 	exclusive := p.Bind == Core || p.Bind == HWThread
 	if exclusive && !p.Share && n*width > len(units) {
-		return nil, fmt.Errorf("host %s: got %d ranks to bind to %d of %d cores or threads each, want at most %d ranks; --bind-to none leaves them unbound, and --bind-to core:overload-allowed lets them share",
+		return nil, fmt.Errorf("host %s: got %d ranks, each to be bound to %d of the host's %d cores or threads, want at most %d ranks; --bind-to none leaves them unbound, and --bind-to core:overload-allowed lets them share",
 			h.Name, n, width, len(units), len(units)/width)
 	}
 	order := p.order(units, width, h.CPUs)

@@ -221,9 +221,9 @@ func (s *server) tunnel(_ any, stream rpc.ServerStream) error {
 }
 
 // A tunnelInput is the standard input of a tunnel's process. The launcher writes only after it has
-// read tuttirun's greeting, so its first bytes show that the process is connected. The launcher
-// closes both directions of the tunnel together. So Close ends the whole process, and kills an ssh
-// that waits for a host that is gone.
+// read the greeting of tuttirun on the further host, so the first bytes of the launcher show that
+// the process is connected. The launcher closes both directions of the tunnel together. So Close
+// ends the whole process, including an ssh that still waits for a host that is gone.
 type tunnelInput struct{ *process }
 
 func (t tunnelInput) Write(b []byte) (int, error) {
