@@ -7,11 +7,13 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/internal/test/leak"
 	"github.com/tutti-go/tutti/ps/internal/message"
+	"github.com/tutti-go/tutti/ps/optimizer"
 	"github.com/tutti-go/tutti/tensor"
 )
 
@@ -165,4 +167,48 @@ func TestATableOfUnknownSizeIsSpread(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// A worker makes the bodies of pushes to a slow server only as far as the credit allows.
+func TestCopiesOfPushesAreBoundedByTheCredit(t *testing.T) {
+	const rows, width, credit, pushes = 100, 10, 20_000, 50
+	synctest.Test(t, func(t *testing.T) {
+		free := make(chan struct{})
+		slow := optimizer.Func{Name: "slow", Float32: func([]float32, []float32, [][]float32, int64) { <-free }}
+		err := comm.Local(2, func(ctx context.Context, c *comm.Comm) error {
+			return Run(ctx, c, Servers(1), func(ctx context.Context, cl *Client) error {
+				w, err := Declare[float32](ctx, cl, "w", rows*width, Asynchronous(), Optimizer(slow), Compress(tensor.BF16))
+				if err != nil {
+					return err
+				}
+				table, err := DeclareTable[float32](ctx, cl, "t", width, Asynchronous(), Optimizer(slow))
+				if err != nil {
+					return err
+				}
+				indices, values := make([]int64, rows), make([]float32, rows*width)
+				for i := range indices {
+					indices[i] = int64(i)
+				}
+				var hs []*Handle
+				for range pushes {
+					hs = append(hs, w.IPush(values), table.IPush(indices, values))
+				}
+				synctest.Wait() // until the server has what the credit allows
+				made := 0
+				cl.lead.mu.Lock()
+				for _, c := range cl.lead.calls {
+					made += len(c.body)
+				}
+				cl.lead.mu.Unlock()
+				if made == 0 || made > credit {
+					t.Errorf("got %d bytes of copies, want at most the credit of %d", made, credit)
+				}
+				close(free)
+				return WaitAll(ctx, hs...)
+			}, nil, WithCredit(credit), WithOptimizers(slow))
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -228,15 +228,15 @@ func (l *link) submit(c *call) {
 		l.cl.unacked++
 		l.cl.mu.Unlock()
 	}
-	c.q.Size = len(c.body)
+	c.q.Size = c.bodySize()
 	c.headSize = len(c.q.Append(c.head[:0]))
 	if c.q.Kind != message.Pull {
 		// A pull may wait for other workers before it is answered. It uses no credit, because the pushes
 		// for which the other workers wait may need that credit.
-		c.cost = int64(len(c.body))
+		c.cost = int64(c.q.Size)
 	}
 	c.sent = c.bodySent
-	l.cl.sent.Add(uint64(len(c.body)))
+	l.cl.sent.Add(uint64(c.q.Size))
 	l.out.add(&c.outgoing)
 }
 

@@ -18,10 +18,17 @@ func (d *declared) compresses() bool { return d.spec.Wire != tensor.Invalid || d
 func (d *declared) compress(p *clientPart, c *call) {
 	var body, answer *storage.Buffer
 	dst, done := c.dst, c.done
-	if c.body != nil {
-		body = d.cl.n.pool.get(pushSize(&d.spec, p.count))
-		d.encode(body.Bytes(), c.body, p)
-		c.body = body.Bytes()
+	if src := c.body; src != nil {
+		if d.residual == nil {
+			d.residual = make([]byte, d.spec.Size*d.spec.DType.Size())
+		}
+		residual := d.residual[p.first*d.spec.DType.Size():][:len(src)]
+		c.body, c.size = nil, pushSize(&d.spec, p.count)
+		c.load = func() []byte {
+			body = d.cl.n.pool.get(pushSize(&d.spec, p.count))
+			d.encode(body.Bytes(), src, residual)
+			return body.Bytes()
+		}
 	}
 	if d.spec.Wire != tensor.Invalid {
 		c.q.DType = d.spec.Wire
@@ -58,13 +65,10 @@ func pushSize(s *message.Spec, count int) int {
 // topCount returns how many of count elements a push sends.
 func topCount(s *message.Spec, count int) int { return max(1, int(s.TopK*float64(count))) }
 
-// encode writes the body of a push, and keeps in the residual what the body leaves out. d.mu is held.
-func (d *declared) encode(body, src []byte, p *clientPart) {
-	es := d.spec.DType.Size()
-	if d.residual == nil {
-		d.residual = make([]byte, d.spec.Size*es)
-	}
-	residual := d.residual[p.first*es:][:p.count*es]
+// encode writes the body of a push, and keeps in the residual what the body leaves out. The pushes to a
+// part are encoded in their order, each before the next one begins, because one goroutine takes them: that
+// of the outlet to the part's server, or the part's engine if this rank serves it.
+func (d *declared) encode(body, src, residual []byte) {
 	if d.spec.DType == tensor.Float32 {
 		encode(&d.spec, body, tensor.Elements[float32](src), tensor.Elements[float32](residual))
 		return

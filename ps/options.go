@@ -102,8 +102,9 @@ func WithPart(bytes int) Option { return func(o *options) { o.part = bytes } }
 // So for each worker it holds at most the credit, and one push to each part of a synchronous tensor.
 // The credit does not bound the indices of pulls, nor answers that a worker has not received yet.
 //
-// On a worker, pushes wait for credit. Table.IPush, and pushes with Compress or TopK, have made a copy
-// by then, and nothing but the program's waits for Handles bounds these copies.
+// On a worker, pushes wait for credit. Those to tables, and those with Compress or TopK, are copied when
+// they have it, so the credit bounds these copies, too. A worker that also serves copies pushes to its
+// own server when an engine takes them.
 //
 // A second push to a synchronous tensor keeps its credit until the version of the first one is
 // complete. So workers that push further versions before they pull must push all tensors in the same

@@ -20,13 +20,32 @@ type outgoing struct {
 	head     [message.RequestSize]byte
 	headSize int
 	body     []byte
-	cost     int64 // of the credit
+	// load makes a body of the given size, so that no memory is used for it before the credit allows the
+	// message. It is nil if there is a body.
+	load func() []byte
+	size int
+	cost int64 // of the credit
 	// sent runs when head and body may be used again. It runs on a goroutine of the outlet, or, if
 	// the outlet fails, on that of another caller, and must be short.
 	sent func(error)
 
 	times   *requestTimes // nil without a timeline
 	started int           // the index in times of the time at which the outlet takes the message
+}
+
+// bodySize returns the size of the body, also of one that is not made yet.
+func (o *outgoing) bodySize() int {
+	if o.load != nil {
+		return o.size
+	}
+	return len(o.body)
+}
+
+// makeBody makes the body if there is none yet.
+func (o *outgoing) makeBody() {
+	if o.load != nil {
+		o.body, o.load = o.load(), nil
+	}
 }
 
 // before reports whether o is sent before p.
@@ -165,6 +184,7 @@ func (o *outlet) run(ctx context.Context) error {
 	var buf []byte
 	for m := o.next(); m != nil; m = o.next() {
 		m.times.mark(m.started)
+		m.makeBody()
 		buf = append(buf[:0], m.head[:m.headSize]...)
 		inline := len(m.body) <= message.Inline
 		if inline {

@@ -276,6 +276,7 @@ func (x *session) requestDone(j *job, err error) bool {
 // submitLocal handles a request of this rank's own client.
 func (s *Server) submitLocal(c *call) {
 	r := s.n.c.Rank()
+	c.q.Size = c.bodySize()
 	j := &job{call: c, client: s.n.members[r].id, rank: r, q: c.q, body: c.body, times: s.n.serverTimes(&c.q, r)}
 	j.times.mark(received)
 	c.times.mark(clientStarted)
@@ -304,7 +305,7 @@ func (s *Server) submit(j *job) {
 			j.finish(nil, s.errorf(fault.Misuse, "part %d of tensor %d: this server has no such part", j.q.Part, j.q.Tensor))
 			return
 		}
-		if err := p.check(&j.q, len(j.body)); err != "" {
+		if err := p.check(&j.q, j.q.Size); err != "" {
 			j.finish(nil, s.errorf(fault.Mismatch, "request for %s: %s", p.name(), err))
 			return
 		}

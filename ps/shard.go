@@ -154,6 +154,10 @@ func (p *shard) run(j *job) {
 		j.finish(nil, p.ownLoss)
 	default:
 		j.times.mark(dequeued)
+		if j.call != nil {
+			j.call.makeBody()
+			j.body = j.call.body
+		}
 		p.next += 2
 		j.name = p.next
 		p.jobs[j.name] = j

@@ -7,6 +7,7 @@ import (
 	"github.com/tutti-go/tutti/internal/compress"
 	"github.com/tutti-go/tutti/ps/internal/message"
 	"github.com/tutti-go/tutti/ps/internal/part"
+	"github.com/tutti-go/tutti/ps/internal/storage"
 	"github.com/tutti-go/tutti/tensor"
 )
 
@@ -23,7 +24,7 @@ func (t *Table[T]) Pull(ctx context.Context, indices []int64, dst []T) error {
 	return t.IPull(indices, dst).Wait(ctx)
 }
 
-// IPush is the non-blocking Push. The indices and the values may be reused when it returns.
+// IPush is the non-blocking Push. The indices and the values stay in use until the operation is done.
 func (t *Table[T]) IPush(indices []int64, values []T) *Handle {
 	return t.d.rows(message.Push, indices, tensor.Bytes(values))
 }
@@ -126,30 +127,34 @@ func (d *declared) rowsCall(h *Handle, kind message.RequestKind, part int, indic
 	c := &call{q: message.Request{Kind: kind, DType: d.spec.DType, Tensor: d.id, Part: uint32(part), Rows: len(positions)}}
 	wire, wireWidth := rowsWire(&d.spec)
 	c.q.DType = wire
-	body := d.cl.n.pool.get(bodySize(&d.spec, &c.q, 0))
-	c.body = body.Bytes()
-	list := tensor.Elements[int64](c.body[:indexSize*len(positions)])
-	for k, i := range positions {
-		list[k] = indices[i]
-	}
+	size := bodySize(&d.spec, &c.q, 0)
 	if kind == message.Push {
-		values := c.body[indexSize*len(positions):]
-		for k, i := range positions {
-			row := rows[int(i)*width:][:width]
-			if wire == d.spec.DType {
-				copy(values[k*width:], row)
-			} else {
-				compress.Narrow(wire, values[k*wireWidth:][:wireWidth], d.spec.DType, row, 1)
+		var body *storage.Buffer
+		c.size = size
+		c.load = func() []byte {
+			body = d.cl.n.pool.get(size)
+			values := gather(body.Bytes(), indices, positions)
+			for k, i := range positions {
+				row := rows[int(i)*width:][:width]
+				if wire == d.spec.DType {
+					copy(values[k*width:], row)
+				} else {
+					compress.Narrow(wire, values[k*wireWidth:][:wireWidth], d.spec.DType, row, 1)
+				}
 			}
+			return body.Bytes()
 		}
 		c.done = func(err error) {
-			body.Release()
+			if body != nil {
+				body.Release()
+			}
 			h.partDone(err)
 		}
 		return c
 	}
-	answer := d.cl.n.pool.get(wireWidth * len(positions))
-	c.dst = answer.Bytes()
+	body, answer := d.cl.n.pool.get(size), d.cl.n.pool.get(wireWidth*len(positions))
+	gather(body.Bytes(), indices, positions)
+	c.body, c.dst = body.Bytes(), answer.Bytes()
 	c.done = func(err error) {
 		if err == nil {
 			d.scatter(rows, answer.Bytes(), positions)
@@ -159,6 +164,15 @@ func (d *declared) rowsCall(h *Handle, kind message.RequestKind, part int, indic
 		h.partDone(err)
 	}
 	return c
+}
+
+// gather copies the indices at some positions to the beginning of a body, and returns the rest of it.
+func gather(body []byte, indices []int64, positions []int32) (values []byte) {
+	list := tensor.Elements[int64](body[:indexSize*len(positions)])
+	for k, i := range positions {
+		list[k] = indices[i]
+	}
+	return body[indexSize*len(positions):]
 }
 
 // scatter copies the rows of an answer to their positions.

@@ -109,7 +109,7 @@ func (d *declared) submit(p *clientPart, c *call) {
 	c.priority = d.spec.Priority
 	if c.times = d.cl.n.clientTimes(d.spec.Name, &c.q, p.link.rank); c.times != nil {
 		c.started = clientStarted
-		c.times.bytes = len(c.body) + len(c.dst)
+		c.times.bytes = c.bodySize() + len(c.dst)
 		done := c.done
 		c.done = func(err error) {
 			c.times.end()
