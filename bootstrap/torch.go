@@ -67,9 +67,12 @@ func (f *finder) env() (*Job, error) {
 	return j, err
 }
 
-// rankNames returns the variables that hold the rank and the size. They are the index of a pod and
-// torch's size if the index is set and torch's rank is not. Otherwise they are torch's variables if
-// one of them is set, or else those of a launcher that has set both.
+// rankNames returns the names of the variables that hold the rank and the size. These are the first
+// of:
+//
+//   - the index of a pod and torch's size, if the index is set and torch's rank is not
+//   - torch's variables, if one of them is set
+//   - the variables of another launcher, if both are set
 func (f *finder) rankNames() (rankVar, sizeVar string) {
 	if f.has(vars.PodIndex) && !f.has(vars.TorchRank) {
 		return vars.PodIndex, vars.TorchSize

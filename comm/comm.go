@@ -96,8 +96,8 @@ func newComm(rt *rankRuntime, id uint64, ranks []int, rank int, table *collectiv
 	c.setTable(table)
 	rt.mu.Lock()
 	rt.comms[id] = c
-	// rt.mu guards the list of communicators and the early revokes. Both change under one hold of it,
-	// so that no revoke is missed.
+	// rt.mu guards the list of communicators and the early revokes. Both change in one critical
+	// section, so that no revoke is missed.
 	early := rt.earlyRevokes.remove(id)
 	lost := rt.lossWithin(c)
 	rt.mu.Unlock()

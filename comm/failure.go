@@ -317,8 +317,8 @@ func (rt *rankRuntime) handleFingerprint(from int, text []byte) {
 }
 
 // answerClosed handles the fingerprint of a collective on a communicator that this rank has closed.
-// If this rank did not carry out that collective before it closed, it never will. The ranks that
-// wait in the collective then get fault.Closed.
+// If this rank closed without having carried out that collective, the ranks that wait in the
+// collective get fault.Closed.
 func (rt *rankRuntime) answerClosed(t fingerprintNotice) {
 	rt.mu.Lock()
 	c, closed := rt.closedComms.comms[t.Comm]

@@ -74,8 +74,8 @@ func newLoneWire() (w wire, addr string) {
 type localWires struct {
 	id    string // unique among the localWires of this process
 	wires []wire // indexed by rank
-	// addrs is indexed by rank. It is nil if the ranks do not dial each other in memory, and so
-	// need listeners.
+	// addrs holds the ranks' addresses in memory, indexed by rank. It is nil if the ranks use
+	// listeners instead.
 	addrs []string
 }
 

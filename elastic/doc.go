@@ -73,10 +73,14 @@
 //
 // # What bounds it
 //
-// Run returns fault.Exhausted on all ranks in three cases: after more resets than WithMaxResets
-// allows, after two resets in a row without progress in which the members did not change, and after
-// more than 100 resets in a row without progress. All waits of Run end when ctx ends. Waits for
-// other ranks also end by the communicator's Timeout, except Rejoin, which --elastic-timeout ends.
+// Run returns fault.Exhausted on all ranks in three cases:
+//
+//   - after more resets than WithMaxResets allows
+//   - after two resets in a row without progress and without a change of the members
+//   - after more than 100 resets in a row without progress
+//
+// All waits of Run end when ctx ends. Waits for other ranks also end by the communicator's Timeout.
+// The exception is Rejoin, which --elastic-timeout ends.
 //
 // The package does not know how a communicator agrees on who is left, nor who starts processes.
 package elastic

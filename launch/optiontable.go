@@ -207,7 +207,7 @@ func ignoredOptions() []option {
 			all = append(all, option{names: []string{n}, args: args, operand: operand, accepted: accepted})
 		}
 	}
-	// These ask for what tuttirun does anyway.
+	// These options ask for what tuttirun always does.
 	add(0, "", true, "genvall", "envall", "gloo", "mpi", "standalone", "no-python", "ordered-output", "cleanup")
 	// Open MPI's
 	add(1, "a value", false, "am", "tune", "prefix", "report-uri", "ompi-server", "hnp", "personality")

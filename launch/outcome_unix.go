@@ -175,9 +175,9 @@ func (k *rank) blameOrder() int {
 	return 1
 }
 
-// blames reports whether k failed because of other. This is so if k ended with an error whose first
-// lost rank is other. It is also so if the host of k was lost because it was connected through the
-// host of other, which was lost, too.
+// blames reports whether k failed because of other. In the first case, k ended with an error whose
+// first lost rank is other. In the second case, the host of k was lost because it was connected
+// through the host of other, and that host was lost.
 func (k *rank) blames(other *rank) bool {
 	if k.lost != nil {
 		return other.lost != nil && other.host.name() == wayTo(k.lost)

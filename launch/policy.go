@@ -98,8 +98,8 @@ func (p *policy) rankAbsent(now time.Duration) {
 }
 
 // interrupted tells the policy that the user has asked for the end by a signal. The first signal is
-// forwarded, so that the ranks can end in their own time. In place of the second and the third, the
-// ranks get TERM and KILL.
+// forwarded, so that the ranks can end in their own time. In place of the second signal the ranks
+// get TERM, and in place of the third they get KILL.
 func (p *policy) interrupted(now time.Duration, sig syscall.Signal) syscall.Signal {
 	p.interrupts++
 	switch {

@@ -161,8 +161,8 @@ func (u *unpacker) string() string {
 	return strings.TrimSuffix(string(u.bytes(uint64(n))), "\x00")
 }
 
-// value reads a value with its type. It returns an error for a type that it does not know, because
-// an answer does not contain the lengths of values.
+// value reads a value with its type. An unknown type is an error, because an answer does
+// not contain the lengths of values, so the reader cannot skip the value.
 func (u *unpacker) value() any {
 	switch t := u.uint(2); t {
 	case typeString:

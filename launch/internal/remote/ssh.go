@@ -66,7 +66,7 @@ func (s *SSH) command(host, verb string) []string {
 		argv = []string{"ssh"}
 	}
 	if filepath.Base(argv[0]) == "ssh" {
-		// No X11, no terminal, and no question, because nobody would answer it.
+		// Use no X11 and no terminal, and ask the user nothing, because nobody would answer.
 		argv = append(argv, "-x", "-T", "-o", "BatchMode=yes")
 	}
 	if s.Port != 0 {
