@@ -228,7 +228,7 @@ func TestATrialIsRepeatedByItsSeedFaultAndNumber(t *testing.T) {
 			if *a != *b {
 				t.Fatalf("got %v and %v", a, b)
 			}
-			if a.ranks < 2 || a.ranks > 7 || a.victim >= a.ranks || a.pause > maxPause || a.other >= a.ranks {
+			if a.ranks < 2 || a.ranks > 7 && f.name != "load" || a.victim >= a.ranks || a.pause > maxPause || a.other >= a.ranks {
 				t.Fatalf("out of range: %+v", a)
 			}
 			if f.name != "kill" && a.other == a.victim {
@@ -237,11 +237,58 @@ func TestATrialIsRepeatedByItsSeedFaultAndNumber(t *testing.T) {
 			programs[a.Program], wires[a.wire] = true, true
 		}
 		want := len(programNames())
-		if f.name == "restart" {
+		switch f.name {
+		case "restart":
 			want = 1
+		case "load":
+			want = 5
 		}
 		if len(programs) != want || len(wires) != len(f.wires) {
 			t.Errorf("%s: 400 trials have %d programs and %d transports, want %d and %d", f.name, len(programs), len(wires), want, len(f.wires))
+		}
+	}
+}
+
+// After a cut, each side may report that it has lost ranks of the other side, and only one side may
+// go on. Ranks 0, 2 and 4 are on host 0, which is cut off, and ranks 1 and 3 are on host 1.
+func TestCheckExaminesBothSidesOfACut(t *testing.T) {
+	injected := time.Unix(100, 0)
+	f := faultNamed(t, "hosts-cut")
+	at := func(d time.Duration) int64 { return injected.Add(d).UnixNano() }
+	joined := event{Name: "joined"}
+	lost := func(peers ...int) event {
+		return event{Name: "error", Kind: fault.PeerLost.Error(), Time: at(S), Peers: peers}
+	}
+	alone := func(d time.Duration, peers ...int) event {
+		return event{Name: "error", Kind: fault.NoQuorum.Error(), Time: at(d), Peers: peers}
+	}
+	failed := func(e event) outcome { return outcome{ended: true, code: 1, events: []event{joined, e}} }
+	goesOn := func(peers ...int) outcome {
+		return outcome{ended: true, events: []event{joined, lost(1), {Name: "shrunk", Time: at(S), Peers: peers}, {Name: "done"}}}
+	}
+	for _, c := range []struct {
+		name, prog string
+		cut, rest  outcome // of ranks 0, 2 and 4; of ranks 1 and 3
+		rule       string  // the rule that is broken; "" if none
+	}{
+		{"each side loses the other", "ring", failed(lost(1)), failed(lost(0, 2)), ""},
+		{"a rank of the same side is lost", "ring", failed(lost(2)), failed(lost(0)), "blame"},
+		{"no rank is named", "ring", failed(lost()), failed(lost(0)), "blame"},
+		{"the majority goes on", shrinks, goesOn(1, 3), failed(alone(f.limit+reportTime, 0, 2, 4)), ""},
+		{"the majority does not go on", shrinks, failed(lost(1)), failed(lost(0)), "wrong"},
+		{"the majority has no quorum", "ring", failed(alone(S, 1, 3)), failed(lost(0)), "blame"},
+		{"the majority keeps a rank", shrinks, goesOn(1), failed(lost(0)), "blame"},
+		{"the minority names a rank that has given up", shrinks, goesOn(1, 3), failed(alone(S, 0, 1, 2, 4)), ""},
+		{"the minority does not name all", shrinks, goesOn(1, 3), failed(alone(S, 0)), "blame"},
+		{"the minority ends late", shrinks, goesOn(1, 3), failed(alone(f.limit+reportTime+1, 0, 2, 4)), "hang"},
+		{"both sides go on", shrinks, goesOn(1, 3), goesOn(0, 2, 4), "blame"},
+	} {
+		tr := &trial{fault: f, ranks: 5, hosts: 2}
+		tr.Program = c.prog
+		outcomes := []outcome{c.cut, c.rest, c.cut, c.rest, c.cut}
+		v := check(tr, &result{injected: injected, over: injected.Add(2 * S), outcomes: outcomes})
+		if c.rule == "" && len(v.broken) > 0 || c.rule != "" && (len(v.broken) != 1 || v.broken[c.rule] == 0) {
+			t.Errorf("%s: got %v, want %q", c.name, v.notes, c.rule)
 		}
 	}
 }

@@ -63,7 +63,7 @@ func check(t *trial, res *result) *verdict {
 	if t.Lie != "" {
 		at, met = altered(res.outcomes)
 	}
-	if t.fault.none && !t.fault.lost && !t.fault.link && res.over.Sub(res.injected) > S-S/8 {
+	if t.fault.none && !t.fault.lost && !t.fault.link && t.lasts < S && res.over.Sub(res.injected) > S-S/8 {
 		return v // this machine was too slow for a fault that is shorter than S
 	}
 	v.injected = met
@@ -71,7 +71,7 @@ func check(t *trial, res *result) *verdict {
 		switch {
 		case r != t.victim:
 			v.checkRank(t, r, res.outcomes, at)
-		case t.fault.lives && t.fault.rest == 0: // stop: the victim cannot report while it is stopped
+		case t.fault.lives && t.fault.rest == 0 && !t.fault.cutsHost: // stop: the victim cannot report while it is stopped
 			v.checkRank(t, r, res.outcomes, res.over)
 		case t.fault.lives:
 			v.checkRank(t, r, res.outcomes, at)
@@ -80,7 +80,7 @@ func check(t *trial, res *result) *verdict {
 	if t.Program == rejoins && met && len(res.outcomes) != t.ranks+1 {
 		v.fail("wrong", "%d processes were started again, want 1", len(res.outcomes)-t.ranks)
 	}
-	if len(v.reports) > 0 && t.fault.lives && t.fault.rest == 0 && !has(res.outcomes[t.victim].events, "error") {
+	if len(v.reports) > 0 && t.fault.lives && t.fault.rest == 0 && !t.fault.cutsHost && !has(res.outcomes[t.victim].events, "error") {
 		v.fail("blame", "rank %d has not been told that the others count it as lost", t.victim)
 	}
 	return v
@@ -129,9 +129,11 @@ func (v *verdict) checkRank(t *trial, r int, outcomes []outcome, at time.Time) {
 			v.fail("left", "rank %d: %s after Close: %s", r, e.Name, e.Text)
 		case "shrunk":
 			late := time.Unix(0, e.Time).Sub(at)
-			switch want, limit := t.leftOut(), t.limit()+reportTime; {
-			case !v.injected || len(e.Peers) != 1 || e.Peers[0] != want:
-				v.fail("blame", "rank %d goes on without ranks %v, want %d", r, e.Peers, want)
+			switch want, limit := t.leftOut(r), t.limit()+reportTime; {
+			case t.fault.cutsHost && !t.hasQuorum(r):
+				v.fail("blame", "rank %d goes on without ranks %v, though the others may go on", r, e.Peers)
+			case !v.injected || !slices.Equal(e.Peers, want):
+				v.fail("blame", "rank %d goes on without ranks %v, want %v", r, e.Peers, want)
 			case late > limit+delay:
 				v.fail("hang", "rank %d goes on after %v, want at most %v and %v for delays", r, late.Round(time.Millisecond), limit, delay)
 			}
@@ -140,15 +142,18 @@ func (v *verdict) checkRank(t *trial, r int, outcomes []outcome, at time.Time) {
 				continue // only the first error counts
 			}
 			reported = true
-			late := time.Unix(0, e.Time).Sub(t.cause(r, e, outcomes, at))
+			late, limit := time.Unix(0, e.Time).Sub(t.cause(r, e, outcomes, at)), t.limit()
+			if e.Kind == fault.NoQuorum.Error() { // Shrink has learned of the loss, and has ended because of it
+				limit += reportTime
+			}
 			v.reports = append(v.reports, max(late, 0))
 			switch {
 			case !v.injected:
 				v.fail("blame", "rank %d has an error, though nothing was injected into a running job: %s", r, e.Text)
 			case !t.allows(r, e):
-				v.fail("blame", "rank %d after %v, want %s: %s", r, late.Round(time.Millisecond), t.wanted(), e.Text)
-			case late > t.limit()+delay:
-				v.fail("hang", "rank %d reports after %v, want at most %v and %v for delays: %s", r, late.Round(time.Millisecond), t.limit(), delay, e.Text)
+				v.fail("blame", "rank %d after %v, want %s: %s", r, late.Round(time.Millisecond), t.wanted(r), e.Text)
+			case late > limit+delay:
+				v.fail("hang", "rank %d reports after %v, want at most %v and %v for delays: %s", r, late.Round(time.Millisecond), limit, delay, e.Text)
 			}
 		}
 	}
@@ -173,7 +178,10 @@ func (v *verdict) checkRank(t *trial, r int, outcomes []outcome, at time.Time) {
 func (t *trial) cause(r int, e event, outcomes []outcome, at time.Time) time.Time {
 	for _, w := range e.Waited {
 		met := w == t.victim
-		if !t.fault.lost {
+		switch {
+		case t.fault.cutsHost:
+			met = t.isCutOff(w) != t.isCutOff(r)
+		case !t.fault.lost:
 			met = r == t.victim && w == t.other || r == t.other && w == t.victim
 		}
 		i := slices.IndexFunc(outcomes[w].events, func(e event) bool { return e.Name == "error" })
@@ -191,13 +199,16 @@ func (t *trial) cause(r int, e event, outcomes []outcome, at time.Time) time.Tim
 	return at
 }
 
-// leftOut returns the rank that Shrink leaves out: the victim or, after the loss of a link, the
-// higher of its two ends.
-func (t *trial) leftOut() int {
-	if t.fault.link {
-		return max(t.victim, t.other)
+// leftOut returns the ranks that Shrink leaves out on rank r: the victim or, after the loss of a
+// link, the higher of its two ends or, after a cut, all ranks on the other side.
+func (t *trial) leftOut(r int) []int {
+	switch {
+	case t.fault.cutsHost:
+		return t.across(r)
+	case t.fault.link:
+		return []int{max(t.victim, t.other)}
 	}
-	return t.victim
+	return []int{t.victim}
 }
 
 // goesOn reports whether rank r is required to go on after a loss. If one of the ranks has never
@@ -208,9 +219,12 @@ func (t *trial) goesOn(r int, outcomes []outcome) bool {
 			return false
 		}
 	}
+	if t.fault.cutsHost {
+		return t.hasQuorum(r)
+	}
 	// If two ranks lose each other, each is half of the job. If nobody records the deaths of the
 	// processes, only the half with the lowest rank goes on.
-	return r != t.leftOut() && (t.ranks > 2 || r == 0 || t.recorded)
+	return !slices.Contains(t.leftOut(r), r) && (t.ranks > 2 || r == 0 || t.recorded)
 }
 
 // allows reports whether the error of a rank names the right ranks. Only a rank that had too few
@@ -219,6 +233,12 @@ func (t *trial) allows(r int, e event) bool {
 	switch {
 	case len(e.Peers) == 0:
 		return t.Descriptors > 0 && r == t.victim && e.Kind == fault.Exhausted.Error()
+	case t.fault.cutsHost:
+		across := t.across(r)
+		if e.Kind == fault.NoQuorum.Error() { // names also ranks on this side that have ended after their own errors
+			return !t.hasQuorum(r) && isSubset(across, e.Peers)
+		}
+		return isSubset(e.Peers, across)
 	case t.fault.lost:
 		return len(e.Peers) == 1 && e.Peers[0] == t.victim
 	case t.losesLink():
@@ -227,12 +247,19 @@ func (t *trial) allows(r int, e event) bool {
 	return false
 }
 
+// isSubset reports whether all elements of part are in whole.
+func isSubset(part, whole []int) bool {
+	return !slices.ContainsFunc(part, func(x int) bool { return !slices.Contains(whole, x) })
+}
+
 // losesLink reports whether ranks may report that they have lost the trial's link.
 func (t *trial) losesLink() bool { return t.fault.link && !(t.fault.mended && t.Redial > 0) }
 
-// wanted describes the loss that allows accepts, for the texts of verdicts.
-func (t *trial) wanted() string {
+// wanted describes the loss that allows accepts from rank r, for the texts of verdicts.
+func (t *trial) wanted(r int) string {
 	switch {
+	case t.fault.cutsHost:
+		return fmt.Sprintf("some of the ranks %v", t.across(r))
 	case t.fault.lost:
 		return fmt.Sprintf("rank %d", t.victim)
 	case t.losesLink():

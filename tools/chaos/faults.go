@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -31,6 +32,10 @@ type injection struct {
 	wires []string // the transports over which it is tried
 	share int      // how many of about 100 trials inject it
 	jobs  int      // trials at a time; more than one if the ranks mostly wait
+
+	hosts    bool // the ranks run on pseudo-hosts
+	cutsHost bool // the victim's host is cut off: ranks may report that they have lost ranks on the other side
+	byName   bool // the list of faults must name it; it is not among all
 
 	lost   bool // ranks may report that they have lost the victim
 	link   bool // ranks may report that they have lost the trial's link
@@ -67,7 +72,7 @@ func faults() []*injection {
 			name: "stop", does: "stops a rank by SIGSTOP for longer than S = 4 s, and resumes it", wires: transports(), share: 4, jobs: 4,
 			lost: true, lives: true, limit: silentTime,
 			choose: func(t *trial, rng *rand.Rand) {
-				t.lasts = S + 1500*time.Millisecond + random(rng, 2*time.Second)
+				t.lasts = longerThanS(rng)
 				chooseRedial(t, rng)
 			},
 			inject: stop,
@@ -117,7 +122,7 @@ func faults() []*injection {
 			name: "hog", does: "runs four busy programs per processor for at most 2.5 s", wires: transports(), share: 3, jobs: 1,
 			none: true, lives: true, rest: time.Second,
 			choose: func(t *trial, rng *rand.Rand) { t.lasts = random(rng, 2500*time.Millisecond) },
-			inject: hog,
+			inject: func(t *trial, _ []*process) { busy(4*runtime.NumCPU(), t.lasts) },
 		},
 		{
 			name: "shortage", does: "lets a rank open no descriptor for at most 0.7 s", wires: transports(), share: 4, jobs: 2,
@@ -154,7 +159,7 @@ func faults() []*injection {
 			},
 		})
 	}
-	return append(rows, &injection{
+	rows = append(rows, &injection{
 		name: "reset", does: "resets all connections of a rank, and new ones, too, for at most 3.2 s, with WithRedial", wires: network, share: 4, jobs: 4,
 		none: true, lives: true, rest: 2 * time.Second,
 		choose: func(t *trial, rng *rand.Rand) {
@@ -169,6 +174,80 @@ func faults() []*injection {
 			time.Sleep(t.lasts)
 		},
 	})
+	rows = append(rows, onHosts()...)
+	return append(rows, &injection{
+		name: "load", does: "runs 50 busy programs beside 32 ranks for 10 minutes", wires: transports(), share: 1, jobs: 1,
+		byName: true, none: true, lives: true, rest: time.Second,
+		choose: func(t *trial, rng *rand.Rand) {
+			t.ranks, t.lasts = 32, 10*time.Minute
+			lasting := []string{"collectives", "coordinator", "named", "requests", "split"}
+			t.Program = lasting[rng.IntN(len(lasting))]
+		},
+		inject: func(t *trial, _ []*process) { busy(50, t.lasts) },
+	})
+}
+
+// onHosts returns the faults of ranks on several pseudo-hosts, between which connections are
+// encrypted.
+func onHosts() []*injection {
+	wires := []string{"tcp", "grpc", "auto"}
+	choose := func(t *trial, rng *rand.Rand) {
+		t.hosts = 2 + rng.IntN(t.ranks-1)
+		chooseRedial(t, rng)
+	}
+	cut := func(t *trial, _ []*process) {
+		host := t.hostOf(t.victim)
+		if err := t.lab.cut(host); err != nil {
+			fmt.Println(err)
+		}
+		time.Sleep(t.lasts)
+		if err := t.lab.heal(host); err != nil {
+			fmt.Println(err)
+		}
+	}
+	return []*injection{
+		{
+			name: "hosts-kill", does: "kills a rank by SIGKILL, with the ranks on 2 to 5 pseudo-hosts", wires: wires, share: 4, jobs: 1,
+			hosts: true, lost: true, limit: reportTime,
+			choose: func(t *trial, rng *rand.Rand) {
+				choose(t, rng)
+				t.recorded = rng.IntN(2) == 0
+			},
+			inject: func(t *trial, ps []*process) { ps[t.victim].signal(syscall.SIGKILL) },
+		},
+		{
+			name: "hosts-stop", does: "stops a rank on a pseudo-host by SIGSTOP for longer than S = 4 s, and resumes it", wires: wires, share: 3, jobs: 3,
+			hosts: true, lost: true, lives: true, limit: silentTime,
+			choose: func(t *trial, rng *rand.Rand) {
+				choose(t, rng)
+				t.lasts = longerThanS(rng)
+			},
+			inject: stop,
+		},
+		{
+			name: "hosts-cut", does: "takes down the link of a pseudo-host for longer than S = 4 s", wires: wires, share: 3, jobs: 3,
+			hosts: true, cutsHost: true, lost: true, lives: true, limit: silentTime,
+			choose: func(t *trial, rng *rand.Rand) {
+				choose(t, rng)
+				t.lasts = longerThanS(rng)
+			},
+			inject: cut,
+		},
+		{
+			name: "hosts-gap", does: "takes down the link of a pseudo-host for at most 3.2 s", wires: wires, share: 3, jobs: 3,
+			hosts: true, none: true, lives: true, rest: time.Second,
+			choose: func(t *trial, rng *rand.Rand) {
+				choose(t, rng)
+				t.lasts = random(rng, 3200*time.Millisecond)
+			},
+			inject: cut,
+		},
+	}
+}
+
+// longerThanS returns a random time for which a rank may be silent only if it is to be lost.
+func longerThanS(rng *rand.Rand) time.Duration {
+	return S + 1500*time.Millisecond + random(rng, 2*time.Second)
 }
 
 // chooseRedial lets half of the trials run with WithRedial.
@@ -229,13 +308,13 @@ func stop(t *trial, ps []*process) {
 // asHog is the environment variable that makes a process keep a processor busy until it is killed.
 const asHog = "TUTTI_CHAOS_HOG"
 
-// hog keeps all processors busy.
-func hog(t *trial, ps []*process) {
+// busy runs n busy programs for the given time.
+func busy(n int, d time.Duration) {
 	self, err := os.Executable()
 	if err != nil {
 		panic(err) // no trial could start its ranks either
 	}
-	for range 4 * runtime.NumCPU() {
+	for range n {
 		cmd := exec.Command(self)
 		cmd.Env = []string{asHog + "=1"}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -246,5 +325,5 @@ func hog(t *trial, ps []*process) {
 			}()
 		}
 	}
-	time.Sleep(t.lasts)
+	time.Sleep(d)
 }

@@ -3,7 +3,7 @@
 // Command chaos injects faults into jobs at random moments, and checks what the ranks report.
 //
 //	chaos [-count N] [-faults LIST] [-seed S] [-time D] [-only I] [-transport NAME] [-np N]
-//	      [-program NAME] [-record FILE] [-v]
+//	      [-program NAME] [-lasts D] [-record FILE] [-v]
 //
 // Each trial starts a job of 2 to 7 processes over a random transport. All ranks run one random
 // program: collectives, messages, named tensors, communicators that are made and closed, a
@@ -32,6 +32,10 @@
 // the command prints the arguments that repeat it. The output ends with a table per fault. With
 // -record, the tables also replace the section of FILE about the same arguments. With TUTTI_SOAK=H
 // the command runs for H hours.
+//
+// Faults whose names begin with "hosts-" run the ranks on pseudo-hosts, with encryption between
+// them. They need root and network namespaces. Where these are missing, a line says that they are
+// skipped. Run the command from the root of the repository, where it finds tools/hosts.
 package main
 
 import (
@@ -39,11 +43,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/tutti-go/tutti/launch"
@@ -63,13 +69,14 @@ func main() {
 	}
 	d := &director{began: time.Now()}
 	flag.IntVar(&d.count, "count", 100, "end after this many faults; each fault of the list has its share of them")
-	list := flag.String("faults", "all", "the faults to inject, separated by commas")
+	list := flag.String("faults", "all", "the faults to inject, separated by commas; all leaves out load")
 	flag.Uint64Var(&d.seed, "seed", 1, "of the random choices")
 	limit := flag.Duration("time", 10*time.Minute, "end after this time, and fail if there were fewer faults")
 	flag.IntVar(&d.only, "only", -1, "run the trials with this number only")
 	flag.StringVar(&d.transport, "transport", "", "run only the trials over this transport")
 	flag.IntVar(&d.np, "np", 0, "run only the trials with this number of ranks")
 	flag.StringVar(&d.program, "program", "", "run only the trials of this program")
+	flag.DurationVar(&d.lasts, "lasts", 0, "let faults that last for some time last for this time")
 	record := flag.String("record", "", "the page that keeps the tables")
 	flag.BoolVar(&d.verbose, "v", false, "print every trial")
 	flag.Parse()
@@ -79,11 +86,14 @@ func main() {
 		partial = true
 		d.count, d.deadline = 1<<30, d.began.Add(time.Duration(h*float64(time.Hour)))
 	}
-	for _, f := range faults() {
-		if *list == "all" || slices.Contains(strings.Split(*list, ","), f.name) {
-			d.tables = append(d.tables, &summary{fault: f})
-		}
-	}
+	d.choose(strings.Split(*list, ","))
+	stopped := make(chan os.Signal, 1)
+	signal.Notify(stopped, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-stopped
+		removeLabs()
+		os.Exit(1)
+	}()
 	d.run()
 	fmt.Print("\n", d)
 	failed := d.failed()
@@ -110,11 +120,27 @@ type director struct {
 	transport string
 	program   string
 	verbose   bool
+	lasts     time.Duration // of faults that last for some time; 0: as each fault chooses
 	began     time.Time
 	deadline  time.Time
 
 	mu     sync.Mutex // guards tables and output
 	tables []*summary // one for each fault of the list
+}
+
+// choose selects the faults of a list of names, in which "all" stands for most of them. It skips
+// faults that cannot be injected on this machine, and prints why.
+func (d *director) choose(names []string) {
+	missing := sync.OnceValue(noHosts)
+	for _, f := range faults() {
+		switch {
+		case !slices.Contains(names, f.name) && (f.byName || !slices.Contains(names, "all")):
+		case f.hosts && missing() != nil:
+			fmt.Printf("skipped: %s: no pseudo-hosts here: %v\n", f.name, missing())
+		default:
+			d.tables = append(d.tables, &summary{fault: f})
+		}
+	}
 }
 
 // roundSize is how many faults a round injects. A long run goes through the whole list in each
@@ -183,10 +209,10 @@ func (d *director) next(s *summary, wanted int) *trial {
 		if s.next++; s.next > 1 {
 			return nil
 		}
-		return newTrial(s.fault, d.seed, d.only)
+		return d.newTrial(s.fault, d.only)
 	}
 	for s.total.faults+s.running < wanted && time.Now().Before(d.deadline) {
-		t := newTrial(s.fault, d.seed, s.next)
+		t := d.newTrial(s.fault, s.next)
 		s.next++
 		if (d.transport == "" || t.wire == d.transport) && (d.np == 0 || t.ranks == d.np) && (d.program == "" || t.Program == d.program) {
 			s.running++
@@ -194,6 +220,15 @@ func (d *director) next(s *summary, wanted int) *trial {
 		}
 	}
 	return nil
+}
+
+// newTrial makes the choices of a trial, except those that the flags make.
+func (d *director) newTrial(f *injection, number int) *trial {
+	t := newTrial(f, d.seed, number)
+	if d.lasts > 0 && t.lasts > 0 {
+		t.lasts = d.lasts
+	}
+	return t
 }
 
 // faults returns how many faults have been injected.

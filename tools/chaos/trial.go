@@ -72,6 +72,8 @@ type trial struct {
 	inInit        bool          // the pause begins before Init, so the fault may occur during Init
 	lasts         time.Duration // how long the fault lasts
 	recorded      bool          // the ranks inherit a record of ends, as from tuttirun
+	hosts         int           // the number of pseudo-hosts on which the ranks run; 0: they run on this host
+	lab           *lab          // these hosts, while the trial runs
 }
 
 // newTrial makes the choices of a trial.
@@ -129,6 +131,9 @@ func (t *trial) String() string {
 	}
 	if t.recorded {
 		text += ", ends recorded"
+	}
+	if t.hosts > 0 {
+		text += fmt.Sprintf(", on %d hosts", t.hosts)
 	}
 	if t.lasts > 0 {
 		text += fmt.Sprintf(", for %v", t.lasts.Round(time.Millisecond))
@@ -201,26 +206,10 @@ func (t *trial) run() *result {
 		return t.runLaunched()
 	}
 	res := &result{outcomes: make([]outcome, t.ranks)}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		res.err = err
+	var m meeting
+	defer m.close()
+	if res.err = t.prepare(&m); res.err != nil {
 		return res
-	}
-	listener, err := l.(*net.TCPListener).File()
-	root := l.Addr().String()
-	l.Close()
-	if err != nil {
-		res.err = err
-		return res
-	}
-	defer listener.Close()
-	var ends *os.File // nil: nobody records ends
-	if t.recorded {
-		if ends, err = newRecord(t.ranks); err != nil {
-			res.err = err
-			return res
-		}
-		defer ends.Close()
 	}
 	var ps []*process
 	defer func() {
@@ -230,14 +219,14 @@ func (t *trial) run() *result {
 		}
 	}()
 	for r := range t.ranks {
-		p, err := t.start(r, root, listener, ends)
+		p, err := t.start(r, &m)
 		if err != nil {
 			res.err = err
 			return res
 		}
 		ps = append(ps, p)
 	}
-	listener.Close()
+	m.listener.Close() // rank 0 has it
 	first := t.first()
 	late := time.After(startLimit)
 	for r, p := range ps {
@@ -298,6 +287,46 @@ func (t *trial) awaitEnds(ps []*process, res *result) {
 	}
 }
 
+// A meeting holds what the director has prepared for the ranks of a trial.
+type meeting struct {
+	root     string   // the address at which rank 0 listens
+	listener *os.File // rank 0 inherits it; nil: rank 0 opens root itself
+	ends     *os.File // the record of ends; nil: nobody records ends
+	lab      *lab     // nil: all ranks run on this host
+}
+
+// prepare fills in m. The caller closes m, even after an error.
+func (t *trial) prepare(m *meeting) (err error) {
+	if t.recorded {
+		if m.ends, err = newRecord(t.ranks); err != nil {
+			return err
+		}
+	}
+	if t.hosts > 0 {
+		m.root = rootOnHost0
+		t.lab, err = newLab(t.hosts)
+		m.lab = t.lab
+		return err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	m.root = l.Addr().String()
+	m.listener, err = l.(*net.TCPListener).File()
+	return err
+}
+
+// close releases what the director still has.
+func (m *meeting) close() {
+	m.listener.Close() // does nothing if it is nil or closed
+	m.ends.Close()
+	if m.lab != nil {
+		m.lab.down()
+	}
+}
+
 // newRecord returns a record of the ends of n ranks, as tuttirun's ranks inherit it.
 func newRecord(n int) (*os.File, error) {
 	f, err := os.CreateTemp("", "chaos-ends")
@@ -316,37 +345,42 @@ func newRecord(n int) (*os.File, error) {
 	return f, err
 }
 
-// start starts a rank. If ends is not nil, the rank inherits it, and start records the end of the
-// rank in it.
-func (t *trial) start(r int, root string, listener, ends *os.File) (*process, error) {
+// start starts a rank. If there is a record of ends, the rank inherits it, and start records the
+// end of the rank in it.
+func (t *trial) start(r int, m *meeting) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(self)
-	_, port, _ := net.SplitHostPort(root)
-	cmd.Env = append(t.environment(),
+	env := t.environment()
+	if m.lab != nil {
+		cmd = m.lab.command(t.hostOf(r), self)
+		env = append(env, m.lab.setting())
+	}
+	local, localSize := t.localRank(r)
+	cmd.Env = append(env,
 		vars.Rank+"="+strconv.Itoa(r), vars.Size+"="+strconv.Itoa(t.ranks),
-		vars.LocalRank+"="+strconv.Itoa(r), vars.LocalSize+"="+strconv.Itoa(t.ranks),
-		vars.Root+"="+root, vars.Job+"=chaos."+strconv.Itoa(os.Getpid())+"."+port,
+		vars.LocalRank+"="+strconv.Itoa(local), vars.LocalSize+"="+strconv.Itoa(localSize),
+		vars.Root+"="+m.root, vars.Job+"="+fmt.Sprintf("chaos.%d.%s.%d", os.Getpid(), t.fault.name, t.number),
 		vars.Secret+"="+hex.EncodeToString([]byte("the secret of this trial")))
 	if !t.Relayed {
 		cmd.Env = append(cmd.Env, vars.Transport+"="+t.wire)
 	}
-	if r == 0 {
-		cmd.ExtraFiles = []*os.File{listener}
+	if r == 0 && m.listener != nil {
+		cmd.ExtraFiles = []*os.File{m.listener}
 		cmd.Env = append(cmd.Env, vars.ListenFD+"=3")
 	}
-	if ends == nil {
+	if m.ends == nil {
 		return begin(cmd)
 	}
-	cmd.ExtraFiles = append(cmd.ExtraFiles, ends)
+	cmd.ExtraFiles = append(cmd.ExtraFiles, m.ends)
 	cmd.Env = append(cmd.Env, vars.ExitsFD+"="+strconv.Itoa(2+len(cmd.ExtraFiles)))
 	p, err := begin(cmd)
 	if err == nil {
 		go func() {
 			<-p.done
-			ends.WriteAt(binary.LittleEndian.AppendUint32(nil, uint32(cmd.Process.Pid)), int64(vars.ExitsSize(r))+4)
+			m.ends.WriteAt(binary.LittleEndian.AppendUint32(nil, uint32(cmd.Process.Pid)), int64(vars.ExitsSize(r))+4)
 		}()
 	}
 	return p, err
