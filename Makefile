@@ -234,6 +234,14 @@ chaos: ## kill, stop and starve ranks, cut and alter links, 100 times at random,
 	$(GO) build -o bin/ ./tools/chaos
 	bin/chaos -count 100 -seed 1 -time 6m $(CHAOSFLAGS)
 
+# Nothing else on the machine gets much time meanwhile. A shorter run over another transport:
+# make chaos-load CHAOSFLAGS='-lasts 2m -transport grpc'.
+.PHONY: chaos-load
+chaos-load: ## run 32 ranks beside 50 busy programs for 10 minutes; no rank may be lost
+	@mkdir -p bin
+	$(GO) build -o bin/ ./tools/chaos
+	bin/chaos -faults load -count 1 -seed 13 -time 20m $(CHAOSFLAGS)
+
 .PHONY: cover
 cover: ## test coverage over all packages, as a figure and as out/cover.html
 	@mkdir -p out
