@@ -70,8 +70,9 @@
 // verdicts count from the first start. Only the first start has the launcher's standard input. The
 // timeline shows only the last start.
 //
-// All ranks inherit a memory file in which the launcher records the processes that have ended; see
-// exitRecord.
+// All ranks inherit, read-only, a memory file in which the launcher records the processes that have
+// ended; see exitRecord. Each rank also inherits a file of its own, by which it tells the launcher
+// that it has joined.
 //
 // # Several hosts
 //
@@ -151,6 +152,7 @@
 //	TUTTI_LOCAL_RANK, TUTTI_LOCAL_SIZE   the same among the ranks of its host
 //	TUTTI_ROOT                           the address of rank 0's listener
 //	TUTTI_EXITS_FD                       the descriptor of the record of ranks that have ended, 4
+//	TUTTI_JOINED_FD                      the descriptor of the file by which the rank tells that it has joined, 7
 //	TUTTI_LISTEN_FD                      rank 0 only: the descriptor of that listener, 5
 //	TUTTI_JOB                            the job's name
 //	TUTTI_JOB_PART                       its part on this host, by which processes are found

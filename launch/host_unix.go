@@ -40,7 +40,7 @@ type host interface {
 	// calledInit says whether a process has called Init.
 	calledInit(process int) initState
 	// died notes the end of a rank on another machine in the record of ends.
-	died(process, pid int)
+	died(process int)
 	// left describes the processes that the job has on the machine.
 	left() []string
 }

@@ -35,13 +35,14 @@ type localHost struct {
 //	>0   true   false      has ended; its group has members, which may be signalled
 //	>0   true   true       the group is empty; the kernel may reuse its number, so it gets no signal
 type localProcess struct {
-	pid         int      // also the number of the process group
-	ended       bool     // the owner has received its exit
-	groupGone   bool     // the group has no members
-	credentials *os.File // the file that the process has inherited, kept open here; nil if there is none
+	pid         int         // also the number of the process group
+	ended       bool        // the owner has received its exit
+	groupGone   bool        // the group has no members
+	credentials *os.File    // the file that the process has inherited, kept open here; nil if there is none
+	joined      *joinedFile // nil if the job has no record of ends
 
-	files [pmiFD + 1]*os.File // what the process inherits, by descriptor; empty once it has started
-	own   []*os.File          // the elements of files that this process closes once the child has started
+	files [joinedFD + 1]*os.File // what the process inherits, by descriptor; empty once it has started
+	own   []*os.File             // the elements of files that this process closes once the child has started
 }
 
 // An exit is the end of a process.
@@ -87,6 +88,9 @@ func (h *localHost) close() {
 		if p.credentials != nil {
 			p.credentials.Close()
 		}
+		if p.joined != nil {
+			p.joined.Close()
+		}
 	}
 	h.exitRecord.close()
 }
@@ -107,7 +111,7 @@ func (p *localProcess) closeFiles() {
 	for _, f := range p.own {
 		f.Close()
 	}
-	p.own, p.files = nil, [pmiFD + 1]*os.File{}
+	p.own, p.files = nil, [joinedFD + 1]*os.File{}
 }
 
 // give makes f a descriptor of a process. closeFiles closes f here.
@@ -159,7 +163,7 @@ func (h *localHost) start(s *spec) (int, *startError) {
 	}
 	attr := &os.ProcAttr{Dir: s.dir, Env: s.env, Files: p.files[:], Sys: rankAttr()}
 	if h.exitRecord != nil {
-		attr.Env = append(slices.Clip(attr.Env), exitsSetting())
+		attr.Env = append(slices.Clip(attr.Env), exitsSettings()...)
 	}
 	var child *os.Process
 	var err error
@@ -187,7 +191,7 @@ func (h *localHost) start(s *spec) (int, *startError) {
 		h.listener.Close()
 		h.listener = nil
 	}
-	go h.wait(s.process, child)
+	go h.wait(s.process, child, p.joined)
 	return p.pid, nil
 }
 
@@ -223,21 +227,34 @@ func (h *localHost) complete(p *localProcess, s *spec) error {
 		}
 		p.credentials, p.files[secretFD] = f, f // stays open; see calledInit
 	}
-	p.files[exitsFD] = h.exitRecord.inherited()
+	if h.exitRecord != nil {
+		j, err := newJoinedFile()
+		if err != nil {
+			return err
+		}
+		p.joined, p.files[joinedFD] = j, j.File // stays open until wait has read it
+		p.files[exitsFD] = h.exitRecord.inherited()
+	}
 	if s.listener {
 		p.files[listenFD] = h.listener
 	}
 	return nil
 }
 
-// wait waits for the end of a process, records it, and sends the exit status to the owner.
-func (h *localHost) wait(process int, child *os.Process) {
+// wait waits until a process has ended, records its end, and sends its exit status to the owner. It
+// closes joined, which is nil if nobody records ends.
+func (h *localHost) wait(process int, child *os.Process, joined *joinedFile) {
 	state, err := child.Wait()
 	// If the rank is no longer a child of this process, its status is unknown.
 	e := exit{process: process, status: statusUnknown}
 	if err == nil {
-		e.joined = h.exitRecord.add(process, child.Pid)
+		if e.joined = joined != nil && joined.by(child.Pid); e.joined {
+			h.exitRecord.add(process)
+		}
 		e.status = state.Sys().(syscall.WaitStatus)
+	}
+	if joined != nil {
+		joined.Close()
 	}
 	select {
 	case h.exits <- e:
@@ -264,7 +281,7 @@ func (h *localHost) updateGroup(p *localProcess) {
 
 func (h *localHost) grow(n int) { h.exitRecord.grow(n) }
 
-func (h *localHost) died(process, pid int) { h.exitRecord.addElsewhere(process, pid) }
+func (h *localHost) died(process int) { h.exitRecord.add(process) }
 
 func (h *localHost) signal(process int, s syscall.Signal) {
 	if p := h.process(process); p.pid != 0 && !p.groupGone {

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -15,3 +16,6 @@ func memoryFile(name string) (*os.File, error) {
 	}
 	return os.NewFile(uintptr(fd), name), nil
 }
+
+// readOnly opens a memory file for reading only.
+func readOnly(f *os.File) (*os.File, error) { return os.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd())) }

@@ -194,7 +194,7 @@ func (n *node) handle(c *remote.Command) {
 	case c.Signal != nil:
 		n.local.signal(c.Signal.Process, c.Signal.Signal)
 	case c.Exited != nil:
-		n.local.died(c.Exited.Process, c.Exited.PID)
+		n.local.died(c.Exited.Process)
 	case c.Grow != nil:
 		n.local.grow(c.Grow.Size)
 	}

@@ -167,7 +167,7 @@ func TestVariablesThatTheLauncherDecidesAreIgnoredWithAWarning(t *testing.T) {
 	}
 	env := rankEnv(nil, &Job{}, &App{}, jobInfo{}, 1)
 	env = append(env, rankEnv(nil, &Job{}, &App{}, jobInfo{store: true}, 1)...)
-	env = append(env, exitsSetting())
+	env = append(env, exitsSettings()...)
 	for _, name := range reservedVars() {
 		if _, ok := lookup(env, name); !ok {
 			t.Errorf("%s is not given to a rank", name)

@@ -46,9 +46,10 @@ func (w *jobInfo) hosts() (n int) {
 // The descriptors that a rank inherits. They begin after standard error.
 const (
 	secretFD = 3 // the secret and the rank's credentials; see credentials
-	exitsFD  = 4 // the record of ranks that have ended; see exitRecord
+	exitsFD  = 4 // the record of ranks that have ended, read-only; see exitRecord
 	listenFD = 5 // rank 0 only: the listener
 	pmiFD    = 6 // the connection to the PMI server
+	joinedFD = 7 // the file by which the rank tells that it has joined; see joinedFile
 	storeFD  = 5 // if ranks change, replaces the secret and the listener: the connection to the record of the ranks
 )
 
@@ -135,8 +136,10 @@ func rankEnv(base []string, j *Job, a *App, w jobInfo, rank int) []string {
 	return lastOfEach(env)
 }
 
-// exitsSetting returns the setting for a rank that inherits a record of ranks that have ended.
-func exitsSetting() string { return vars.ExitsFD + "=" + strconv.Itoa(exitsFD) }
+// exitsSettings returns the settings for a rank that inherits a record of ranks that have ended.
+func exitsSettings() []string {
+	return []string{vars.ExitsFD + "=" + strconv.Itoa(exitsFD), vars.JoinedFD + "=" + strconv.Itoa(joinedFD)}
+}
 
 // foreignEnv returns a rank's place under the variable names of Open MPI, MPICH, torchrun and
 // Horovod, for programs and scripts that are written for them.
@@ -168,7 +171,7 @@ func foreignEnv(rank int, w *jobInfo) (env []string) {
 // reservedVars returns the variables that only rankEnv may set. The parser ignores the user's
 // settings of them.
 func reservedVars() []string {
-	return []string{vars.Rank, vars.Size, vars.LocalRank, vars.LocalSize, vars.Root, vars.Job, vars.JobPart, vars.Incarnation, vars.SecretFD, vars.ExitsFD, vars.StoreFD}
+	return []string{vars.Rank, vars.Size, vars.LocalRank, vars.LocalSize, vars.Root, vars.Job, vars.JobPart, vars.Incarnation, vars.SecretFD, vars.ExitsFD, vars.JoinedFD, vars.StoreFD}
 }
 
 // lastOfEach keeps only the last setting of each name, because programs differ in which of two

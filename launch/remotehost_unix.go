@@ -148,8 +148,8 @@ func (h *remoteHost) inherit(int, int, *os.File) bool { return false }
 
 func (h *remoteHost) grow(n int) { h.send(&remote.Command{Grow: &remote.Grow{Size: n}}) }
 
-func (h *remoteHost) died(process, pid int) {
-	h.send(&remote.Command{Exited: &remote.Exited{Process: process, PID: pid}})
+func (h *remoteHost) died(process int) {
+	h.send(&remote.Command{Exited: &remote.Exited{Process: process}})
 }
 
 func (h *remoteHost) signal(process int, s syscall.Signal) {

@@ -464,7 +464,7 @@ func (r *run) exited(e exit) {
 	if e.joined {
 		for _, h := range r.hosts {
 			if h != k.host {
-				h.died(k.process, k.pid)
+				h.died(k.process)
 			}
 		}
 	}

@@ -18,6 +18,7 @@ const (
 	SecretFile  = "TUTTI_SECRET_FILE" // a file that holds the secret
 	SecretFD    = "TUTTI_SECRET_FD"   // an inherited descriptor: secret and certificate
 	ExitsFD     = "TUTTI_EXITS_FD"    // an inherited descriptor: which ranks' processes have ended
+	JoinedFD    = "TUTTI_JOINED_FD"   // an inherited descriptor: the rank tells its launcher its process id
 	StoreFD     = "TUTTI_STORE_FD"    // an inherited descriptor: the launcher's record of which ranks the job has
 	Store       = "TUTTI_STORE"       // file:///DIRECTORY or etcd://HOST:PORT/PREFIX, where the ranks of a job meet
 	Transport   = "TUTTI_TRANSPORT"   // auto, or one transport by name
@@ -44,13 +45,20 @@ const (
 func Identity() []string {
 	return []string{
 		Rank, Size, LocalRank, LocalSize, Root, ListenFD, Job, JobPart, Incarnation, Role,
-		Secret, SecretFile, SecretFD, ExitsFD, StoreFD, Store, Hosts, Listen, Interface, Advertise, Bootstrap,
+		Secret, SecretFile, SecretFD, ExitsFD, JoinedFD, StoreFD, Store, Hosts, Listen, Interface, Advertise, Bootstrap,
 	}
 }
 
 // ExitsMagic are the first bytes of the file that ExitsFD refers to.
-const ExitsMagic = "tutti exits 1\n\x00\x00"
+const ExitsMagic = "tutti exits 2\n\x00\x00"
 
 // ExitsSize returns the size of the file that ExitsFD refers to, for n ranks, which is also the
-// offset of rank n's part.
-func ExitsSize(n int) int { return len(ExitsMagic) + 8*n }
+// offset of rank n's byte. The byte is 1 once the rank is known to be dead.
+func ExitsSize(n int) int { return len(ExitsMagic) + n }
+
+// JoinedMagic are the first bytes of the file that JoinedFD refers to. The id of the process that
+// joins follows them, in 4 bytes, little-endian. It is 0 before.
+const JoinedMagic = "tutti joined 1\n\x00"
+
+// JoinedSize is the size of the file that JoinedFD refers to.
+const JoinedSize = len(JoinedMagic) + 4

@@ -5,7 +5,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -298,7 +297,7 @@ type meeting struct {
 // prepare fills in m. The caller closes m, even after an error.
 func (t *trial) prepare(m *meeting) (err error) {
 	if t.recorded {
-		if m.ends, err = newRecord(t.ranks); err != nil {
+		if m.ends, err = newRecord(vars.ExitsMagic, vars.ExitsSize(t.ranks)); err != nil {
 			return err
 		}
 	}
@@ -327,17 +326,18 @@ func (m *meeting) close() {
 	}
 }
 
-// newRecord returns a record of the ends of n ranks, as tuttirun's ranks inherit it.
-func newRecord(n int) (*os.File, error) {
+// newRecord returns a file without a name, as tuttirun's ranks inherit them: the magic, and zeroes
+// up to the given size.
+func newRecord(magic string, size int) (*os.File, error) {
 	f, err := os.CreateTemp("", "chaos-ends")
 	if err != nil {
 		return nil, err
 	}
 	if err = os.Remove(f.Name()); err == nil {
-		_, err = f.WriteString(vars.ExitsMagic)
+		_, err = f.WriteString(magic)
 	}
 	if err == nil {
-		err = f.Truncate(int64(vars.ExitsSize(n)))
+		err = f.Truncate(int64(size))
 	}
 	if err != nil {
 		f.Close()
@@ -346,7 +346,7 @@ func newRecord(n int) (*os.File, error) {
 }
 
 // start starts a rank. If there is a record of ends, the rank inherits it, and start records the
-// end of the rank in it.
+// end of the rank in it, if the rank has called Init.
 func (t *trial) start(r int, m *meeting) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -374,16 +374,27 @@ func (t *trial) start(r int, m *meeting) (*process, error) {
 	if m.ends == nil {
 		return begin(cmd)
 	}
-	cmd.ExtraFiles = append(cmd.ExtraFiles, m.ends)
-	cmd.Env = append(cmd.Env, vars.ExitsFD+"="+strconv.Itoa(2+len(cmd.ExtraFiles)))
-	p, err := begin(cmd)
-	if err == nil {
-		go func() {
-			<-p.done
-			m.ends.WriteAt(binary.LittleEndian.AppendUint32(nil, uint32(cmd.Process.Pid)), int64(vars.ExitsSize(r))+4)
-		}()
+	joined, err := newRecord(vars.JoinedMagic, vars.JoinedSize)
+	if err != nil {
+		return nil, err
 	}
-	return p, err
+	cmd.ExtraFiles = append(cmd.ExtraFiles, m.ends, joined)
+	last := 2 + len(cmd.ExtraFiles)
+	cmd.Env = append(cmd.Env, vars.ExitsFD+"="+strconv.Itoa(last-1), vars.JoinedFD+"="+strconv.Itoa(last))
+	p, err := begin(cmd)
+	if err != nil {
+		joined.Close()
+		return nil, err
+	}
+	go func() {
+		defer joined.Close()
+		<-p.done
+		id := make([]byte, 4)
+		if joined.ReadAt(id, int64(len(vars.JoinedMagic))); !bytes.Equal(id, make([]byte, 4)) {
+			m.ends.WriteAt([]byte{1}, int64(vars.ExitsSize(r)))
+		}
+	}()
+	return p, nil
 }
 
 // environment returns the variables that are equal for all ranks. They contain the trial's

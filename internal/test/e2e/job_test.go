@@ -177,7 +177,7 @@ func (j *job) start(cmd *exec.Cmd, third *os.File, env ...string) *process {
 	}
 	n := len(j.inherited) - 2
 	cmd.Stdout, cmd.Stderr = j.inherited[n], j.inherited[n+1]
-	cmd.ExtraFiles = append([]*os.File{third, null, null}, j.inherited[:n]...)
+	cmd.ExtraFiles = append([]*os.File{third, null, null, null, null}, j.inherited[:n]...)
 	// Without the setting GORACE, each process of a race build ends 1 s late.
 	cmd.Env = append(clean(os.Environ()), "GORACE=atexit_sleep_ms=0")
 	cmd.Env = append(cmd.Env, env...)

@@ -124,11 +124,11 @@ func (a *rankProcess) run(ctx context.Context) error {
 	return err
 }
 
-// The descriptors that every rank inherits, besides the first six, which tuttirun uses. The
+// The descriptors that every rank inherits, besides the first eight, which tuttirun uses. The
 // end of leakFD's pipe shows the test that the rank has ended. The end of lifelineFD's pipe shows
 // the rank that the test has ended. The others are the gates.
 const (
-	leakFD = 6 + iota
+	leakFD = 8 + iota
 	lifelineFD
 	firstGateFD
 )

@@ -83,7 +83,7 @@ func TestCommandsAndEventsArriveUnchangedAndInOrder(t *testing.T) {
 				Dir: "/tmp/\xff", Credentials: []byte{0, 255}, CPUs: []int{0, 2}, Streams: []StreamID{Stdin, PMI},
 			}},
 			{Signal: &Signal{Process: -1, Signal: 15}},
-			{Exited: &Exited{Process: 2, PID: 7}},
+			{Exited: &Exited{Process: 2}},
 		}
 		for _, c := range commands {
 			if err := l.Send(c); err != nil {
@@ -118,7 +118,7 @@ func TestCommandsAndEventsArriveUnchangedAndInOrder(t *testing.T) {
 		if err := l.Err(); err != nil {
 			t.Errorf("Err after Close: got %v, want nil", err)
 		}
-		if err := l.Send(&Command{Exited: &Exited{Process: 2, PID: 7}}); err == nil {
+		if err := l.Send(&Command{Exited: &Exited{Process: 2}}); err == nil {
 			t.Error("Send after Close: got no error")
 		}
 	})
@@ -381,7 +381,7 @@ func TestPauseAllowsSilence(t *testing.T) {
 		time.Sleep(6 * time.Hour)
 		<-gate
 		l.Resume()
-		l.Send(&Command{Exited: &Exited{Process: 2, PID: 7}})
+		l.Send(&Command{Exited: &Exited{Process: 2}})
 		select {
 		case c := <-h.commands:
 			if c.Exited == nil {

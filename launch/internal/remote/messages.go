@@ -60,7 +60,7 @@ type Signal struct {
 }
 
 // Exited names a rank that has died on another host, for the record of ended processes.
-type Exited struct{ Process, PID int }
+type Exited struct{ Process int }
 
 // Grow makes room in the record of ended processes.
 type Grow struct{ Size int }
