@@ -36,8 +36,9 @@ type archive struct {
 	wake  chan struct{} // has room for one
 	ended error         // why no task is carried out any more
 
-	dropped atomic.Uint64 // the token of the last Drop, which ends a write or a read that is going on
-	writing atomic.Uint64 // the token of the snapshot that is written; 0: none
+	dropped     atomic.Uint64 // the token of the last Drop, which ends a write or a read that is going on
+	writing     atomic.Uint64 // the token of the snapshot that is written; 0: none
+	interrupted atomic.Bool   // the epoch ends, which ends a write or a read, too
 
 	// The fields below belong to the goroutine.
 	token  uint64               // of the snapshot; 0: none
@@ -146,6 +147,18 @@ func (a *archive) detach(rank int) {
 	})
 }
 
+// interrupt gives up what is going on, because the epoch ends. When it returns, no part is being saved.
+func (a *archive) interrupt() {
+	a.interrupted.Store(true)
+	done := make(chan struct{})
+	a.add(func(error) {
+		a.drop()
+		close(done)
+	})
+	<-done
+	a.interrupted.Store(false)
+}
+
 // begin begins a snapshot or a restoration, unless another one is going on.
 func (a *archive) begin(j *job) error {
 	if a.token != 0 {
@@ -183,12 +196,7 @@ func (a *archive) open(j *job) (registry []byte, err error) {
 	s := a.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	g := make(message.Registry, 0, len(s.registry))
-	for _, r := range s.registry {
-		g = append(g, message.Registered{Spec: r.spec, Parts: r.placement})
-	}
-	slices.SortFunc(g, func(x, y message.Registered) int { return int(x.Parts.Tensor) - int(y.Parts.Tensor) })
-	return g.Append(nil), nil
+	return s.sortedRegistry().Append(nil), nil
 }
 
 // save writes a part. The engine of the part has made the Save, and goes on meanwhile.
@@ -256,7 +264,7 @@ func (a *archive) loadAll(l *message.LoadRequest) error {
 	for j := range l.Tensors {
 		t := &l.Tensors[j]
 		for i, mp := range t.Parts.Parts {
-			if mp.Servers[0] == a.s.n.c.Rank() && a.loaded[partKey{t.Parts.Tensor, uint32(i)}] == nil {
+			if slices.Contains(mp.Servers, a.s.n.c.Rank()) && a.loaded[partKey{t.Parts.Tensor, uint32(i)}] == nil {
 				return fmt.Errorf("%s: part %d of %s: no file has it; %s", l.Dir, i, t.Spec.Name, restoreOther)
 			}
 		}
@@ -289,7 +297,7 @@ func (a *archive) loadFile(s *snapshot.Snapshot, file int, tensors map[string]*m
 			return fmt.Errorf("%s: got part %d of %q, want parts of the tensors in the manifest; %s", path, head.Part, head.Name, restoreOther)
 		}
 		mp := t.Parts.Parts[head.Part]
-		if mp.Servers[0] != a.s.n.c.Rank() {
+		if !slices.Contains(mp.Servers, a.s.n.c.Rank()) {
 			continue
 		}
 		if err := a.loadPart(t, partKey{t.Parts.Tensor, head.Part}, mp, head.State, &unlessDropped{a, r.Read}); err != nil {
@@ -341,7 +349,7 @@ func (a *archive) install(j *job) {
 			continue
 		}
 		p.machine = part.New(p.config(), p.restored)
-		p.begin(s.presentLocked())
+		p.begin(s.membersLocked())
 		p.count64()
 		s.parts[key] = p
 		in.add(installedPart{p.spec.Name, 0, p.restored.Version})
@@ -405,7 +413,7 @@ func (p *shard) restore(in *installation, from *shard) {
 	p.free()
 	p.dense, p.table = from.dense, from.table
 	p.machine = part.New(p.config(), from.restored)
-	p.begin(p.s.present())
+	p.begin(p.s.beginMembers())
 	p.count64()
 	in.add(installedPart{p.spec.Name, version, from.restored.Version})
 	in.end()
@@ -438,7 +446,7 @@ type unlessDropped struct {
 }
 
 func (u *unlessDropped) Read(b []byte) (int, error) {
-	if u.a.dropped.Load() == u.a.token {
+	if u.a.dropped.Load() == u.a.token || u.a.interrupted.Load() {
 		return 0, context.Canceled
 	}
 	if err := u.a.s.n.ctx.Err(); err != nil {

@@ -15,8 +15,14 @@ import (
 // A Client is a worker's access to the servers. Any number of goroutines may use it.
 type Client struct {
 	n     *node
-	links map[int]*link // by the server's rank
-	lead  *link
+	links map[int]*link // by the rank of the server, also of those that are lost
+	ids   atomic.Uint64 // of requests
+
+	// With replicas, routes guards lead, paused and the links of parts: a request is submitted with
+	// RLock held. A hand-over holds Lock. Without replicas these fields do not change.
+	routes sync.RWMutex
+	lead   *link
+	paused bool // between two epochs: requests are kept, and sent in the next one
 
 	declaring chan struct{} // serializes declarations: a lock whose holder has put an element in
 	mu        sync.Mutex    // guards the fields below
@@ -37,18 +43,18 @@ type Client struct {
 type link struct {
 	cl   *Client
 	rank int
-	out  *outlet // nil for the own server
+	out  *outlet // nil for the own server; only a hand-over replaces it
 
 	mu    sync.Mutex
-	calls map[uint64]*call // by the ID of the request
-	next  uint64
-	err   error // why the server cannot be reached
+	calls map[uint64]*call // by the ID of the request; nil if err is set
+	err   error            // why the server cannot be reached
 }
 
 // A call is a request to one server, and its reply.
 type call struct {
 	outgoing
 	link *link
+	part *clientPart // of a request about a part, with replicas
 	q    message.Request
 	dst  []byte // where the body of the reply goes
 	// allocate says that dst is allocated for the reply, whose size is not known before.
@@ -61,15 +67,15 @@ type call struct {
 	waits bool // the reply is not complete
 	err   error
 	free  bool // its credit has been returned
+	// counted says that Client.unacked counts the call.
+	counted bool
 }
 
 func newClient(n *node) *Client {
 	cl := &Client{n: n, links: make(map[int]*link), declaring: make(chan struct{}, 1), tensors: make(map[string]*declared)}
 	for _, r := range n.servers() {
 		l := &link{cl: cl, rank: r, calls: make(map[uint64]*call)}
-		if r != n.c.Rank() {
-			l.out = newOutlet(n.wires, r, tagRequest, tagRequestBody, int64(n.opts.credit))
-		}
+		l.connect(n.epoch)
 		cl.links[r] = l
 		if cl.lead == nil {
 			cl.lead = l
@@ -78,25 +84,47 @@ func newClient(n *node) *Client {
 	return cl
 }
 
-// start starts the goroutines of all links.
-func (cl *Client) start() {
-	for _, l := range cl.links {
-		if l.out == nil {
-			continue
-		}
-		cl.n.tasks.Go(func() {
-			if err := l.out.run(cl.n.ctx); err != nil {
-				cl.fail(err)
-			}
-		})
-		cl.n.tasks.Go(l.receive)
+// connect makes the outlet for an epoch.
+func (l *link) connect(e *epoch) {
+	if n := l.cl.n; l.rank != n.c.Rank() {
+		l.out = e.outlet(l.rank, tagRequest, tagRequestBody, int64(n.opts.credit))
 	}
 }
 
-// receive receives the replies of the server until the client ends or the server is lost.
-func (l *link) receive() {
-	in := inlet[*call]{comm: l.cl.n.wires, from: l.rank, headTag: tagReply, bodyTag: tagReplyBody, head: l.replyHead, done: l.replyDone}
-	if err := in.run(l.cl.n.ctx); err != nil {
+// leader returns the link to the server that knows all tensors, and places new ones.
+func (cl *Client) leader() *link {
+	cl.routes.RLock()
+	defer cl.routes.RUnlock()
+	return cl.lead
+}
+
+// start starts the goroutines of all links.
+func (cl *Client) start() {
+	for _, l := range cl.links {
+		l.start(cl.n.epoch)
+	}
+}
+
+// start starts the goroutines of a link for an epoch.
+func (l *link) start(e *epoch) {
+	if l.out == nil {
+		return
+	}
+	e.send(l.out, func(err error) { l.ended(e, err) })
+	e.tasks.Go(func() {
+		in := inlet[*call]{comm: e.wires, from: e.ranks[l.rank], headTag: tagReply, bodyTag: tagReplyBody, head: l.replyHead, done: l.replyDone}
+		l.ended(e, in.run(e.ctx))
+	})
+}
+
+// ended handles the end of the messages to or from the server. The error is nil if the client has
+// closed.
+func (l *link) ended(e *epoch, err error) {
+	switch {
+	case err == nil:
+	case l.cl.n.replicated():
+		e.end(err)
+	default:
 		l.cl.fail(err)
 	}
 }
@@ -153,8 +181,25 @@ func (l *link) replyDone(c *call, err error) bool {
 	if c == nil {
 		return true
 	}
+	if err != nil && l.keep(c) {
+		return true
+	}
 	c.replied(err)
 	return c.q.Kind != message.Close
+}
+
+// keep keeps a call whose reply the end of the epoch has cut off, so that it is sent again in the next
+// one. It returns false if there is no next one.
+func (l *link) keep(c *call) bool {
+	if !l.cl.n.replicated() {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.calls[c.q.ID] = c
+	}
+	return l.err == nil
 }
 
 // protocolError returns the error of a message that no server of this version sends.
@@ -164,9 +209,13 @@ func (l *link) protocolError(format string, args ...any) error {
 	return &fault.Error{Kind: e.Kind, Op: e.Op, Rank: e.Rank, Peers: []fault.Peer{{Rank: n.worldRank(l.rank)}}, Err: e.Err}
 }
 
-// fail ends all calls, now and later. Each tensor needs all of its servers, so the loss of one ends
-// the client. Only the first error counts.
+// fail ends all calls, now and later. Without replicas each tensor needs all of its servers, so the
+// loss of one ends the client. Only the first error counts.
 func (cl *Client) fail(err error) {
+	if cl.n.replicated() {
+		cl.routes.Lock()
+		defer cl.routes.Unlock()
+	}
 	cl.mu.Lock()
 	if cl.failed {
 		cl.mu.Unlock()
@@ -179,6 +228,9 @@ func (cl *Client) fail(err error) {
 	cl.mu.Unlock()
 	for _, l := range cl.links {
 		l.fail(err)
+	}
+	if cl.n.replicated() {
+		return // the own server has dropped its calls, or has ended
 	}
 	if s := cl.n.server; s != nil {
 		s.detach(cl.n.c.Rank(), cause) // ends the calls that the own server has
@@ -201,15 +253,32 @@ func (l *link) fail(err error) {
 		l.out.fail(err)
 	}
 	for _, c := range left {
+		if l.cl.paused {
+			c.unsent()
+		}
 		c.replied(err)
 	}
 }
 
-// submit sends a request. The call's fields link, q, body, dst, priority and done are set.
+// submit sends a request to a server. The call's fields q, body, dst, priority and done are set.
+func (cl *Client) submit(l *link, c *call) {
+	if cl.n.replicated() {
+		cl.routes.RLock()
+		defer cl.routes.RUnlock()
+	}
+	l.submit(c)
+}
+
+// submit sends a request. With replicas, cl.routes is held.
 func (l *link) submit(c *call) {
+	c.q.ID, c.waits = l.cl.ids.Add(1), true
+	l.send(c)
+}
+
+// send sends a request, maybe again in another epoch.
+func (l *link) send(c *call) {
 	l.mu.Lock()
-	l.next++
-	c.q.ID, c.link, c.waits = l.next, l, true
+	c.link = l
 	if l.err != nil {
 		err := l.err
 		l.mu.Unlock()
@@ -217,13 +286,17 @@ func (l *link) submit(c *call) {
 		return
 	}
 	l.calls[c.q.ID] = c
-	c.sends = true
+	c.sends = !l.cl.paused
 	l.mu.Unlock()
+	if l.cl.paused {
+		return
+	}
 	if l.out == nil {
 		l.cl.n.server.submitLocal(c)
 		return
 	}
-	if c.q.Kind.Pushes() {
+	if c.q.Kind.Pushes() && !c.counted {
+		c.counted = true
 		l.cl.mu.Lock()
 		l.cl.unacked++
 		l.cl.mu.Unlock()
@@ -240,10 +313,18 @@ func (l *link) submit(c *call) {
 	l.out.add(&c.outgoing)
 }
 
+// unsent notes, between two epochs, that neither an outlet nor the own server uses the body of the
+// request any more.
+func (c *call) unsent() {
+	c.mu.Lock()
+	c.sends, c.free = false, false
+	c.mu.Unlock()
+}
+
 // bodySent is called when the body of the request may be used again.
 func (c *call) bodySent(err error) {
 	c.times.mark(clientSent)
-	if err != nil {
+	if err != nil && !c.link.cl.n.replicated() {
 		c.link.cl.fail(err)
 	}
 	c.mu.Lock()
@@ -279,6 +360,10 @@ func (c *call) served(err error) {
 	delete(c.link.calls, c.q.ID)
 	c.link.mu.Unlock()
 	c.mu.Lock()
+	if !c.sends && !c.waits { // it has ended with its epoch
+		c.mu.Unlock()
+		return
+	}
 	if c.err == nil {
 		c.err = err
 	}
@@ -295,7 +380,8 @@ func (c *call) grant() {
 	}
 	c.free = true
 	c.link.out.grant(c.cost)
-	if cl := c.link.cl; c.q.Kind.Pushes() {
+	if cl := c.link.cl; c.counted {
+		c.counted = false
 		cl.mu.Lock()
 		defer cl.mu.Unlock()
 		if cl.unacked--; cl.unacked == 0 {
@@ -333,7 +419,7 @@ func (cl *Client) roundTrip(ctx context.Context, op string, l *link, q message.R
 	h := newHandle(cl, op, 1)
 	c := &call{q: q, allocate: true, done: h.partDone}
 	c.body = body
-	l.submit(c)
+	cl.submit(l, c)
 	if err := h.Wait(ctx); err != nil {
 		return nil, err
 	}
@@ -428,7 +514,7 @@ func (cl *Client) close(ctx context.Context, orderly bool) error {
 	}
 	if cl.closeErr != nil {
 		// Some server may not know that this client is closed.
-		cl.n.c.Revoke()
+		cl.n.revoke()
 	}
 	if s := cl.n.server; s != nil {
 		s.detach(cl.n.c.Rank(), nil) // if the message to it was not sent
@@ -457,7 +543,7 @@ func (cl *Client) detach(ctx context.Context, op string, priority int) error {
 		cl.mu.Lock()
 		cl.inFlight++
 		cl.mu.Unlock()
-		l.submit(c)
+		cl.submit(l, c)
 		hs = append(hs, h)
 	}
 	return WaitAll(ctx, hs...)

@@ -34,8 +34,28 @@ type declared struct {
 // A clientPart is a part as its client sees it.
 type clientPart struct {
 	first, count int
-	link         *link
+	link         *link  // to the primary
+	gate         *gate  // nil without replicas
 	seq          uint64 // of the client's last push to it
+}
+
+// server returns the rank of the primary.
+func (p *clientPart) server() int {
+	if p.gate != nil {
+		routes := &p.gate.d.cl.routes
+		routes.RLock()
+		defer routes.RUnlock()
+	}
+	return p.link.rank
+}
+
+// submit sends a call about the part, or holds it until it may be sent.
+func (p *clientPart) submit(c *call) {
+	if p.gate != nil {
+		p.gate.submit(c)
+		return
+	}
+	p.link.submit(c)
 }
 
 // A Tensor is a dense tensor on the servers. Any number of goroutines may use it. Operations on one
@@ -92,21 +112,39 @@ func (cl *Client) declare(ctx context.Context, spec message.Spec, opts []TensorO
 		}
 		return d, nil
 	}
+	for {
+		epoch := cl.n.present()
+		d, err := cl.declareOnce(ctx, op, epoch, &p, at)
+		if d != nil || err != nil && (!isLoss(err) || cl.n.present() == epoch) {
+			return d, err
+		}
+	}
+}
+
+// declareOnce declares a tensor, and creates its parts. It returns nil, or the error of a loss, if the
+// epoch ends meanwhile, because the parts may be on other servers then.
+func (cl *Client) declareOnce(ctx context.Context, op string, epoch *epoch, p *properties, at string) (*declared, error) {
+	lead := cl.leader()
 	body := (&message.Declaration{Spec: p.spec, At: at}).Append(nil)
-	answer, err := cl.roundTrip(ctx, op, cl.lead, message.Request{Kind: message.Declare}, body)
+	answer, err := cl.roundTrip(ctx, op, lead, message.Request{Kind: message.Declare}, body)
 	if err != nil {
 		return nil, err
 	}
 	placement, ok := message.ParsePartList(answer, cl.n.c.Size())
 	if !ok {
-		return nil, cl.n.withOp(op, cl.lead.protocolError("a placement that cannot be read"))
+		return nil, cl.n.withOp(op, lead.protocolError("a placement that cannot be read"))
 	}
-	d = &declared{cl: cl, spec: p.spec, at: at, id: placement.Tensor, rejectNaN: p.rejectNaN, optimizer: p.optimizer, residual: p.residual}
+	d := &declared{cl: cl, spec: p.spec, at: at, id: placement.Tensor, rejectNaN: p.rejectNaN, optimizer: p.optimizer, residual: p.residual}
 	if err := cl.create(ctx, op, d, &placement); err != nil {
 		return nil, err
 	}
+	cl.routes.RLock()
+	defer cl.routes.RUnlock()
+	if cl.paused || cl.n.present() != epoch {
+		return nil, nil
+	}
 	cl.mu.Lock()
-	cl.tensors[spec.Name] = d
+	cl.tensors[p.spec.Name] = d
 	cl.mu.Unlock()
 	return d, nil
 }
@@ -128,22 +166,37 @@ func (cl *Client) lockDeclarations(ctx context.Context, op string) error {
 	}
 }
 
-// create makes the parts of a tensor on all servers that hold one, where they do not exist yet.
+// create makes the parts of a tensor on all servers that hold one, where they do not exist yet. With
+// replicas it asks all servers, because each of them keeps the list of tensors.
 func (cl *Client) create(ctx context.Context, op string, d *declared, p *message.PartList) error {
 	body := message.AppendCreate(nil, &d.spec, p)
-	created := make(map[*link]bool)
-	for _, part := range p.Parts {
+	asked := make(map[*link]bool)
+	ask := func(l *link) error {
+		if asked[l] {
+			return nil
+		}
+		asked[l] = true
+		_, err := cl.roundTrip(ctx, op, l, message.Request{Kind: message.Create, Tensor: p.Tensor}, body)
+		return err
+	}
+	d.parts = make([]clientPart, len(p.Parts))
+	for i, part := range p.Parts {
 		l := cl.links[part.Servers[0]]
 		if l == nil {
-			return cl.n.withOp(op, cl.lead.protocolError("a placement on rank %d, which does not serve", part.Servers[0]))
+			return cl.n.withOp(op, cl.leader().protocolError("a placement on rank %d, which does not serve", part.Servers[0]))
 		}
-		d.parts = append(d.parts, clientPart{first: part.First, count: part.Count, link: l})
-		if created[l] {
-			continue
-		}
-		created[l] = true
-		if _, err := cl.roundTrip(ctx, op, l, message.Request{Kind: message.Create, Tensor: p.Tensor}, body); err != nil {
+		d.parts[i] = clientPart{first: part.First, count: part.Count, link: l}
+		if cl.n.replicated() {
+			d.parts[i].gate = &gate{d: d, p: &d.parts[i]}
+		} else if err := ask(l); err != nil {
 			return err
+		}
+	}
+	if cl.n.replicated() {
+		for _, r := range cl.n.servers() {
+			if err := ask(cl.links[r]); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

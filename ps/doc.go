@@ -37,8 +37,9 @@
 //
 // # Faults
 //
-// No call hangs after a fault. If a server is lost, every call that needs it fails with
-// fault.PeerLost, which names it and lists the lost parts. If a worker is lost, the calls that wait
+// No call hangs after a fault. With WithReplicas, other copies take over from a lost server, and calls
+// go on. If a part has no other copy, every call that needs the part fails with
+// fault.PeerLost, which names the server and lists the lost parts. If a worker is lost, the calls that wait
 // for its pushes fail.
 //
 // The package does not know transports, or how a job finds its ranks.

@@ -21,18 +21,24 @@ type engine struct {
 
 // A job is a request in the server.
 type job struct {
-	// Exactly one is set: the session of the remote client, or the call of this rank's own client.
-	// Neither is set for a job of the server itself.
+	// At most one is set: the session of the remote client, the call of this rank's own client, or the
+	// other server. None is set for a job of the server itself.
 	session *session
 	call    *call
+	peer    *peer
 
 	client   uint64 // its id
-	rank     int
+	rank     int    // of the client
+	epoch    uint64 // in which the request came
 	q        message.Request
 	part     *shard
 	priority int
 	order    uint64
 	members  bool // the set of clients has changed; there is no request
+
+	// With do set, the engine calls it, and then done; there is no request.
+	do   func(*shard)
+	done *sync.WaitGroup
 
 	// With install set, the part is replaced by loaded; there is no request.
 	install *installation
@@ -126,9 +132,23 @@ func (j *job) discard() {
 		j.finish(nil, j.part.s.errEnded())
 	case j.install != nil:
 		j.install.fail(j.part.s.errEnded())
+	case j.do != nil:
+		j.done.Done()
 	default:
 		j.release()
 	}
+}
+
+// onShards calls do for every part, on the engine of the part after all jobs that it has, and waits.
+func (s *Server) onShards(do func(*shard)) {
+	var done sync.WaitGroup
+	s.mu.Lock()
+	for _, p := range s.parts {
+		done.Add(1)
+		p.engine.add(&job{part: p, priority: lowest, do: do, done: &done})
+	}
+	s.mu.Unlock()
+	done.Wait()
 }
 
 // finish ends a request that no part has: it replies with a short body, or an error.

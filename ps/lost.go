@@ -12,8 +12,8 @@ import (
 )
 
 // withLostParts adds the parts of this client's tensors that are lost to an error about the end of
-// servers. It returns another error unchanged. There is one copy of each part, so a server's parts
-// are lost with the server. cl.mu is held.
+// servers. It returns another error unchanged. A part is lost with the server that its link leads to,
+// because a part of which there are other copies has another link by now. cl.mu is held.
 func (cl *Client) withLostParts(err error) error {
 	var f *fault.Error
 	if !errors.As(err, &f) || f.Kind != fault.PeerLost && f.Kind != fault.Closed && f.Kind != fault.Revoked {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/tutti-go/tutti/comm"
 	"github.com/tutti-go/tutti/fault"
-	"github.com/tutti-go/tutti/internal/bridge"
 	"github.com/tutti-go/tutti/ps/internal/assign"
 )
 
@@ -23,15 +22,18 @@ const (
 	tagReply
 	tagReplyBody
 	tagClock
+	tagPeer
+	tagPeerBody
+	tagTransfer
 )
 
 // A node is what the Client and the Server of a rank share.
 type node struct {
-	c       *comm.Comm // carries the messages; only point to point
-	wires   bridge.Communicator
+	c       *comm.Comm // its ranks name the members in all epochs
 	workers *comm.Comm // nil if this rank does not work
 	opts    options
-	members []member // by rank of c
+	timeout time.Duration // of c; 0: none
+	members []member      // by rank of c
 	pool    *pool
 	rec     *recorder // nil without a timeline
 
@@ -42,6 +44,9 @@ type node struct {
 
 	client *Client // nil if this rank does not work
 	server *Server // nil if this rank does not serve
+
+	mu    sync.Mutex // guards epoch
+	epoch *epoch     // only watch replaces it
 }
 
 // A member is a rank as all ranks know it.
@@ -53,7 +58,7 @@ type member struct {
 
 // record is what each rank sends to all ranks when it connects: its roles and client id, and the
 // options on which all ranks must agree.
-type record [6]uint64
+type record [7]uint64
 
 const (
 	recordID = iota
@@ -61,6 +66,7 @@ const (
 	recordPart
 	recordCredit
 	recordLost
+	recordReplicas
 	recordVersion
 )
 
@@ -73,6 +79,7 @@ var agreed = []struct {
 	{recordPart, "WithPart"},
 	{recordCredit, "WithCredit"},
 	{recordLost, "WithLostWorkers"},
+	{recordReplicas, "WithReplicas"},
 }
 
 // Bits of recordRoles.
@@ -83,7 +90,7 @@ const (
 )
 
 // protocolVersion is that of package message.
-const protocolVersion = 1
+const protocolVersion = 2
 
 // newNode connects the ranks of c. It is collective.
 func newNode(ctx context.Context, c *comm.Comm, works, serves bool, opts []Option) (*node, error) {
@@ -99,15 +106,17 @@ func newNode(ctx context.Context, c *comm.Comm, works, serves bool, opts []Optio
 	if err != nil {
 		return nil, err
 	}
-	n := &node{c: dup, wires: dup.Bridge(), opts: *o, pool: &pool{limit: int64(o.credit)}}
+	n := &node{c: dup, opts: *o, timeout: dup.Bridge().Timeout(), pool: &pool{limit: int64(o.credit)}}
 	if n.rec, err = newRecorder(dup.WorldRank(dup.Rank())); err != nil {
 		o.log.Warn("tutti: ps: the timeline is not written: " + err.Error())
 	}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	n.epoch = n.newEpoch(dup, nil)
 	if err := n.join(ctx, works, serves); err != nil {
+		n.cancel()
 		dup.Close(ctx)
 		return nil, err
 	}
-	n.ctx, n.cancel = context.WithCancel(context.Background())
 	if serves {
 		n.server = newServer(n)
 	}
@@ -123,7 +132,7 @@ func (n *node) join(ctx context.Context, works, serves bool) error {
 	const op = "ps connect"
 	all := make([]uint64, len(record{})*n.c.Size())
 	mine := record{recordID: rand.Uint64() | 1, recordPart: uint64(n.opts.part), recordCredit: uint64(n.opts.credit),
-		recordLost: uint64(n.opts.lost), recordVersion: protocolVersion}
+		recordLost: uint64(n.opts.lost), recordReplicas: uint64(n.opts.replicas), recordVersion: protocolVersion}
 	color := comm.Undefined
 	if works {
 		mine[recordRoles] |= roleWorker
@@ -173,11 +182,13 @@ func (n *node) join(ctx context.Context, works, serves bool) error {
 
 func (n *node) worldRank(r int) int { return n.c.WorldRank(r) }
 
-// servers returns the ranks that serve, in ascending order. The first one is the lead.
+// servers returns the ranks that serve in the present epoch, in ascending order. The first one is the
+// lead.
 func (n *node) servers() []int {
+	e := n.present()
 	var ranks []int
 	for r, m := range n.members {
-		if m.serves {
+		if m.serves && e.has(r) {
 			ranks = append(ranks, r)
 		}
 	}
@@ -195,13 +206,16 @@ func (n *node) clientRanks() []int {
 	return ranks
 }
 
-// balance returns the assignment of parts to servers, which only the lead uses.
-func (n *node) balance() *assign.Balance {
-	members := make([]assign.Member, len(n.members))
+// assignable returns the members of the present epoch for the assignment of parts.
+func (n *node) assignable() []assign.Member {
+	e := n.present()
+	var members []assign.Member
 	for r, m := range n.members {
-		members[r] = assign.Member{Rank: r, Host: strconv.Itoa(n.c.Layout().HostOf(r)), Works: m.works, Serves: m.serves}
+		if e.has(r) {
+			members = append(members, assign.Member{Rank: r, Host: strconv.Itoa(n.c.Layout().HostOf(r)), Works: m.works, Serves: m.serves})
+		}
 	}
-	return assign.NewBalance(members, 1)
+	return members
 }
 
 // start starts the goroutines.
@@ -212,12 +226,17 @@ func (n *node) start() {
 	if n.client != nil {
 		n.client.start()
 	}
+	if n.replicated() {
+		n.tasks.Go(n.watch)
+	}
 }
 
 // stop ends all goroutines and releases the communicators.
 func (n *node) stop() error {
 	n.cancel()
 	n.tasks.Wait()
+	e := n.present()
+	e.tasks.Wait()
 	if n.server != nil && n.server.reported != nil {
 		select {
 		case <-n.server.reported:
@@ -230,6 +249,9 @@ func (n *node) stop() error {
 		}
 	}
 	err := n.c.Close(context.Background())
+	if e.c != n.c {
+		err = cmp.Or(err, e.c.Close(context.Background()))
+	}
 	if n.workers != nil {
 		err = cmp.Or(err, n.workers.Close(context.Background()))
 	}
@@ -238,8 +260,8 @@ func (n *node) stop() error {
 
 // waitContext returns ctx, with the communicator's Timeout if it has no deadline.
 func (n *node) waitContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	if _, limited := ctx.Deadline(); !limited && n.wires.Timeout() > 0 {
-		return context.WithTimeout(ctx, n.wires.Timeout())
+	if _, limited := ctx.Deadline(); !limited && n.timeout > 0 {
+		return context.WithTimeout(ctx, n.timeout)
 	}
 	return ctx, func() {}
 }

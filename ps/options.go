@@ -22,6 +22,7 @@ type Option func(*options)
 
 type options struct {
 	part, credit, engines int
+	replicas              int
 	memory                int64
 	lost                  LostWorkers
 	optimizers            []optimizer.Optimizer
@@ -54,7 +55,7 @@ const (
 
 // newOptions applies the options and checks them.
 func newOptions(c *comm.Comm, opts []Option) (*options, error) {
-	o := &options{part: defaultPart, credit: defaultCredit, engines: min(maxEngines, runtime.GOMAXPROCS(0))}
+	o := &options{part: defaultPart, credit: defaultCredit, replicas: 1, engines: min(maxEngines, runtime.GOMAXPROCS(0))}
 	for _, f := range opts {
 		f(o)
 	}
@@ -74,6 +75,8 @@ func newOptions(c *comm.Comm, opts []Option) (*options, error) {
 		bad = fmt.Sprintf("WithPart: got %d bytes, want %d to %d", o.part, minPart, message.MaxBody)
 	case o.credit < 1:
 		bad = fmt.Sprintf("WithCredit: got %d bytes, want at least 1", o.credit)
+	case o.replicas < 1:
+		bad = fmt.Sprintf("WithReplicas: got %d copies, want at least 1", o.replicas)
 	case o.engines < 1:
 		bad = fmt.Sprintf("WithEngines: got %d, want at least 1", o.engines)
 	case o.memory < 0:
@@ -110,6 +113,22 @@ func WithPart(bytes int) Option { return func(o *options) { o.part = bytes } }
 // complete. So workers that push further versions before they pull must push all tensors in the same
 // order.
 func WithCredit(bytes int) Option { return func(o *options) { o.credit = bytes } }
+
+// WithReplicas keeps r copies of each part on different servers, and on different hosts if there are
+// enough hosts. If there are fewer than r servers, each server has a copy. The default is 1. All ranks
+// must agree.
+//
+// A push is acknowledged when all copies have applied it. If servers are lost, the remaining ranks
+// agree on who goes on, and copies on other servers replace those that are lost. Calls that are in
+// progress wait meanwhile, and then succeed. Up to r-1 losses, of servers that have copies of a part,
+// lose nothing that was acknowledged. After further losses, calls that need the part fail with
+// fault.PeerLost, which names the lost parts. A rank that the others have given up, for example because
+// its process was stopped for longer than comm.Parameters.Silence, acknowledges nothing any more. Its
+// calls fail with fault.NoQuorum, or with another error that says why.
+//
+// With r > 1, a worker sends a push to a part of a synchronous tensor after the answers to its earlier
+// pulls of that part. If a server is lost during a Client.Snapshot or Client.Restore, that call fails.
+func WithReplicas(r int) Option { return func(o *options) { o.replicas = r } }
 
 // WithEngines sets how many goroutines of a server fold and apply pushes. The default is the number
 // of processors, at most 4.

@@ -28,6 +28,7 @@ func TestErrorsHaveAFixedOrder(t *testing.T) {
 		for range 10 {
 			n := &node{c: c, members: make([]member, servers)}
 			cl := &Client{n: n, links: make(map[int]*link)}
+			n.epoch = &epoch{ranks: make([]int, servers)}
 			for r := range n.members {
 				n.members[r].serves = true
 				cl.links[r] = &link{cl: cl, rank: r, err: fault.New(fault.PeerLost, "ps", 0, "server %d", r)}

@@ -12,6 +12,7 @@ import (
 	"github.com/tutti-go/tutti/fault"
 	"github.com/tutti-go/tutti/ps/internal/assign"
 	"github.com/tutti-go/tutti/ps/internal/message"
+	"github.com/tutti-go/tutti/ps/internal/part"
 	"github.com/tutti-go/tutti/ps/internal/storage"
 )
 
@@ -20,23 +21,29 @@ import (
 // Each remote client has a session, whose goroutines receive its requests and send the replies. A
 // request about a part becomes a job of the engine that owns the part.
 type Server struct {
-	n        *node
-	engines  []*engine
-	budget   *storage.Budget
-	archive  *archive
-	sessions map[int]*session // by rank, of the remote clients
-	sending  sync.WaitGroup   // of the sessions' outlets
+	n       *node
+	engines []*engine
+	budget  *storage.Budget
+	archive *archive
+	sending sync.WaitGroup // of the outlets to clients and to other servers
 
-	mu       sync.Mutex    // guards the fields below
-	served   chan struct{} // closed when Serve has ended; nil before Serve
-	serveErr error         // valid when served is closed
-	registry map[string]*registered
-	balance  *assign.Balance    // nil until the lead places its first tensor
-	parts    map[partKey]*shard // that this server holds
-	clients  map[int]*presence  // by rank
-	lost     error              // the first loss of a worker, under Fail
-	idle     chan struct{}      // closed when no client is left
+	mu       sync.Mutex             // guards the fields below
+	served   chan struct{}          // closed when Serve has ended; nil before Serve
+	serveErr error                  // valid when served is closed
+	registry map[string]*registered // of all tensors; without replicas only the lead has it
+	tensors  uint32                 // the highest number of a tensor
+	balance  *assign.Balance        // nil until the lead places its first tensor in an epoch
+	parts    map[partKey]*shard     // that this server holds
+	clients  map[int]*presence      // by rank
+	lost     error                  // the first loss of a worker, under Fail
+	fatal    error                  // why this rank cannot go on
+	idle     chan struct{}          // closed when no client is left, and no other server has one
 	ended    bool
+	// The fields below are of the present epoch.
+	sessions map[int]*session // by rank, of the remote clients
+	peers    map[int]*peer    // by rank, of the other servers; nil without replicas
+	members  part.Members     // Workers and Lost at its beginning; with replicas only
+	closing  bool             // this server has told the others that it has no client
 
 	received, sent atomic.Uint64
 	reported       chan struct{} // closed when no table is written any more; nil without a report
@@ -62,13 +69,14 @@ type presence struct {
 
 // A session is the server's side of the connection to one remote client.
 type session struct {
-	s    *Server
-	rank int
-	out  *outlet
+	s     *Server
+	rank  int
+	epoch uint64
+	out   *outlet
 }
 
 func newServer(n *node) *Server {
-	s := &Server{n: n, sessions: make(map[int]*session), registry: make(map[string]*registered), parts: make(map[partKey]*shard),
+	s := &Server{n: n, registry: make(map[string]*registered), parts: make(map[partKey]*shard),
 		clients: make(map[int]*presence), idle: make(chan struct{})}
 	if n.opts.memory > 0 {
 		s.budget = storage.NewBudget(n.opts.memory)
@@ -82,11 +90,31 @@ func newServer(n *node) *Server {
 			continue
 		}
 		s.clients[r] = &presence{id: m.id}
-		if r != n.c.Rank() {
-			s.sessions[r] = &session{s: s, rank: r, out: newOutlet(n.wires, r, tagReply, tagReplyBody, -1)}
+	}
+	s.connect(n.epoch)
+	return s
+}
+
+// connect makes the sessions and the links to other servers of an epoch.
+func (s *Server) connect(e *epoch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sessions, s.peers, s.closing = make(map[int]*session), nil, false
+	if s.n.replicated() {
+		s.peers = make(map[int]*peer)
+		s.members.Workers, s.members.Lost, _ = s.presentLocked()
+	}
+	for r, m := range s.n.members {
+		if r == s.n.c.Rank() || !e.has(r) {
+			continue
+		}
+		if m.works {
+			s.sessions[r] = &session{s: s, rank: r, epoch: e.number, out: e.outlet(r, tagReply, tagReplyBody, -1)}
+		}
+		if m.serves && s.n.replicated() {
+			s.peers[r] = &peer{s: s, rank: r, epoch: e.number, out: e.outlet(r, tagPeer, tagPeerBody, -1)}
 		}
 	}
-	return s
 }
 
 func (s *Server) start() {
@@ -101,13 +129,44 @@ func (s *Server) start() {
 			s.report(s.n.opts.reportTo, every)
 		}()
 	}
+	s.startLinks(s.n.epoch)
+}
+
+// startLinks starts the goroutines of the sessions, and of the links to other servers.
+func (s *Server) startLinks(e *epoch) {
 	for _, x := range s.sessions {
-		s.n.tasks.Go(x.receive)
-		s.sending.Go(func() {
-			if err := x.out.run(s.n.ctx); err != nil {
-				s.detach(x.rank, err)
+		s.sending.Add(1)
+		e.send(x.out, func(err error) {
+			s.sending.Done()
+			if err != nil {
+				x.lost(e, err)
 			}
 		})
+		e.tasks.Go(func() { x.receive(e) })
+	}
+	for _, x := range s.peers {
+		x.start(e)
+	}
+}
+
+// lost handles the loss of the client.
+func (x *session) lost(e *epoch, err error) {
+	if x.s.n.replicated() {
+		x.s.breaks(e, x.rank, err)
+		return
+	}
+	x.s.detach(x.rank, err)
+}
+
+// breaks ends an epoch because of the loss of a rank, unless nothing is left to do for it: it is a client
+// that has closed, or a server that has no client.
+func (s *Server) breaks(e *epoch, rank int, err error) {
+	s.mu.Lock()
+	c, x := s.clients[rank], s.peers[rank]
+	over := s.ended || x != nil && x.closed || x == nil && c != nil && c.gone
+	s.mu.Unlock()
+	if !over {
+		e.end(err)
 	}
 }
 
@@ -165,8 +224,8 @@ func (s *Server) wait(ctx context.Context, op string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.lost != nil {
-		return s.n.withOp(op, s.lost)
+	if err := cmp.Or(s.fatal, s.lost); err != nil {
+		return s.n.withOp(op, err)
 	}
 	return nil
 }
@@ -176,12 +235,15 @@ func (s *Server) wait(ctx context.Context, op string) error {
 func (s *Server) end(ctx context.Context, op string) error {
 	s.mu.Lock()
 	s.ended = true
+	for _, x := range s.sessions {
+		x.out.end()
+	}
+	for _, x := range s.peers {
+		x.out.end()
+	}
 	s.mu.Unlock()
 	for _, e := range s.engines {
 		e.end()
-	}
-	for _, x := range s.sessions {
-		x.out.end()
 	}
 	drained := make(chan struct{})
 	go func() {
@@ -191,23 +253,23 @@ func (s *Server) end(ctx context.Context, op string) error {
 	select {
 	case <-s.idle:
 	default:
-		s.n.c.Revoke()
+		s.n.revoke()
 	}
 	select {
 	case <-drained:
 		return nil
 	case <-ctx.Done():
-		s.n.c.Revoke()
+		s.n.revoke()
 		<-drained // the revoke ends the messages
 		return s.n.waitError(op, ctx)
 	}
 }
 
 // receive receives the requests of a client until it closes or is lost.
-func (x *session) receive() {
-	in := inlet[*job]{comm: x.s.n.wires, from: x.rank, headTag: tagRequest, bodyTag: tagRequestBody, head: x.requestHead, done: x.requestDone}
-	if err := in.run(x.s.n.ctx); err != nil {
-		x.s.detach(x.rank, err)
+func (x *session) receive(e *epoch) {
+	in := inlet[*job]{comm: e.wires, from: e.ranks[x.rank], headTag: tagRequest, bodyTag: tagRequestBody, head: x.requestHead, done: x.requestDone}
+	if err := in.run(e.ctx); err != nil {
+		x.lost(e, err)
 		x.out.fail(err)
 	}
 }
@@ -221,7 +283,7 @@ func (x *session) requestHead(msg []byte) (*job, []byte, error) {
 	if limit := x.s.bodyLimit(&q); q.Size > limit {
 		return nil, nil, x.s.protocolError(x.rank, fmt.Errorf("message: got a request with %d bytes, want at most %d; run the same version of the program on all ranks", q.Size, limit))
 	}
-	j := &job{session: x, client: x.s.n.members[x.rank].id, rank: x.rank, q: q, times: x.s.n.serverTimes(&q, x.rank)}
+	j := &job{session: x, client: x.s.n.members[x.rank].id, rank: x.rank, epoch: x.epoch, q: q, times: x.s.n.serverTimes(&q, x.rank)}
 	x.s.received.Add(uint64(q.Size))
 	if q.Size > 0 {
 		j.buffer = x.s.n.pool.get(q.Size)
@@ -250,7 +312,7 @@ func (s *Server) bodyLimit(q *message.Request) int {
 		return maxPlacement + message.MaxDir // a registry, as the reply to an OpenSnapshot bounds it
 	case message.OpenSnapshot:
 		return message.MaxDir
-	case message.Close, message.CloseSnapshot, message.Install, message.Drop, message.Save:
+	case message.Close, message.CloseSnapshot, message.Install, message.Drop, message.Save, message.Replicate, message.Replicated:
 		return 0
 	}
 	s.mu.Lock()
@@ -277,7 +339,7 @@ func (x *session) requestDone(j *job, err error) bool {
 func (s *Server) submitLocal(c *call) {
 	r := s.n.c.Rank()
 	c.q.Size = c.bodySize()
-	j := &job{call: c, client: s.n.members[r].id, rank: r, q: c.q, body: c.body, times: s.n.serverTimes(&c.q, r)}
+	j := &job{call: c, client: s.n.members[r].id, rank: r, epoch: s.n.present().number, q: c.q, body: c.body, times: s.n.serverTimes(&c.q, r)}
 	j.times.mark(received)
 	c.times.mark(clientStarted)
 	c.times.mark(clientSent)
@@ -297,6 +359,8 @@ func (s *Server) submit(j *job) {
 		s.detach(j.rank, nil)
 	case message.OpenSnapshot, message.CloseSnapshot, message.Load, message.Install, message.Drop:
 		s.archive.submit(j)
+	case message.Replicate, message.Replicated:
+		j.finish(nil, s.errorf(fault.Mismatch, "message: got one for servers from a client"))
 	default:
 		s.mu.Lock()
 		p := s.parts[partKey{j.q.Tensor, j.q.Part}]
@@ -390,10 +454,10 @@ func validCut(spec *message.Spec, cut []message.PartSpec) bool {
 // is held.
 func (s *Server) assignParts(spec *message.Spec, cut []message.PartSpec) message.PartList {
 	if s.balance == nil {
-		s.balance = s.n.balance()
+		s.balance = s.newBalance()
 	}
-	p := message.PartList{Tensor: uint32(len(s.registry)) + 1, Parts: slices.Clone(cut)}
-	es := spec.DType.Size()
+	s.tensors++
+	p := message.PartList{Tensor: s.tensors, Parts: slices.Clone(cut)}
 	if len(cut) > 0 {
 		// The parts are those of a snapshot.
 	} else if spec.Table {
@@ -406,16 +470,12 @@ func (s *Server) assignParts(spec *message.Spec, cut []message.PartSpec) message
 	}
 	sizes := make([]int64, len(p.Parts))
 	for i := range sizes {
-		sizes[i] = int64(p.Parts[i].Count * es)
-		if spec.Table {
-			sizes[i] = tableWeight(spec) / int64(len(sizes))
-		}
-		sizes[i] = max(1, sizes[i])
+		sizes[i] = weigh(spec, &p, i)
 	}
 	balance := s.balance
 	if spec.Table && spec.Rows == 0 {
 		// Nobody knows how large the table will be, so the loads of the servers do not count.
-		balance = s.n.balance()
+		balance = assign.NewBalance(s.n.assignable(), s.n.opts.replicas)
 	}
 	for i, a := range balance.Assign(sizes) {
 		p.Parts[i].Servers = append([]int{a.Primary}, a.Replicas...)
@@ -424,6 +484,26 @@ func (s *Server) assignParts(spec *message.Spec, cut []message.PartSpec) message
 		}
 	}
 	return p
+}
+
+// newBalance returns the assignment of the parts that have servers. s.mu is held.
+func (s *Server) newBalance() *assign.Balance {
+	b := assign.NewBalance(s.n.assignable(), s.n.opts.replicas)
+	for _, r := range s.registry {
+		for i := range r.placement.Parts {
+			servers := r.placement.Parts[i].Servers
+			b.Add(assign.Placement{Primary: servers[0], Replicas: servers[1:]}, weigh(&r.spec, &r.placement, i))
+		}
+	}
+	return b
+}
+
+// weigh returns the bytes of a part's values for the choice of servers.
+func weigh(spec *message.Spec, p *message.PartList, i int) int64 {
+	if spec.Table {
+		return max(1, tableWeight(spec)/int64(len(p.Parts)))
+	}
+	return max(1, int64(p.Parts[i].Count*spec.DType.Size()))
 }
 
 // tableWeight returns the bytes of a table's values for the choice of servers. The bound keeps the sums
@@ -448,10 +528,14 @@ func (s *Server) create(j *job) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.n.replicated() && s.registry[spec.Name] == nil {
+		s.registry[spec.Name] = &registered{spec: spec, rank: j.rank, placement: placement}
+		s.tensors = max(s.tensors, placement.Tensor)
+	}
 	var made []*shard
 	for i, mp := range placement.Parts {
 		key := partKey{placement.Tensor, uint32(i)}
-		if mp.Servers[0] != s.n.c.Rank() || s.parts[key] != nil {
+		if !slices.Contains(mp.Servers, s.n.c.Rank()) || s.parts[key] != nil {
 			continue
 		}
 		p, err := s.newShard(&spec, key, mp)
@@ -484,7 +568,30 @@ func (s *Server) detach(rank int, err error) {
 	for _, p := range s.parts {
 		p.engine.add(&job{part: p, priority: p.priority, members: true})
 	}
-	if !slices.ContainsFunc(s.n.clientRanks(), func(r int) bool { return !s.clients[r].gone }) {
+	s.checkIdle()
+}
+
+// checkIdle closes idle when no client is left. With replicas, all servers must have no client, because
+// until then a part needs all of its copies. s.mu is held.
+func (s *Server) checkIdle() {
+	if slices.ContainsFunc(s.n.clientRanks(), func(r int) bool { return !s.clients[r].gone }) {
+		return
+	}
+	if s.peers != nil && !s.closing && s.fatal == nil {
+		s.closing = true
+		for _, x := range s.peers {
+			x.send(&message.Request{Kind: message.Close}, nil, lowest, func(error) {})
+			x.out.end()
+		}
+	}
+	for _, x := range s.peers {
+		if !x.closed && s.fatal == nil {
+			return
+		}
+	}
+	select {
+	case <-s.idle:
+	default:
 		close(s.idle)
 	}
 }
@@ -517,6 +624,22 @@ func (s *Server) presentLocked() (workers, lost []uint64, err error) {
 		}
 	}
 	return workers, lost, s.lost
+}
+
+// beginMembers returns the clients with which a part begins. With replicas these are the clients at the
+// beginning of the epoch, so that all copies begin with the same ones. The log says who closes later.
+func (s *Server) beginMembers() part.Members {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.membersLocked()
+}
+
+func (s *Server) membersLocked() part.Members {
+	if s.n.replicated() {
+		return s.members
+	}
+	workers, lost, _ := s.presentLocked()
+	return part.Members{Workers: workers, Lost: lost}
 }
 
 // A Stats counts what a rank has done.

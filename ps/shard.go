@@ -32,8 +32,9 @@ type shard struct {
 	lag           atomic.Uint64
 
 	machine  *part.Machine
-	restored part.State // until the part is installed: what goes with the values from a snapshot
-	epoch    uint64
+	restored part.State     // until the part is installed: what goes with the values from a snapshot
+	servers  []int          // that have a copy, as ranks; the first one is the primary
+	newborn  bool           // a replicated part that has had no request: see request
 	dense    *storage.Dense // nil for a table
 	table    *storage.Table
 
@@ -53,13 +54,27 @@ type shard struct {
 	// failure is the error of the last Complete or Assign. In a synchronous tensor the first one stays
 	// until a Restore, because a version is missing.
 	failure error
+	// replicaFailure is the error of an entry that a replica could not apply. The next push that is
+	// acknowledged gets it.
+	replicaFailure error
 	// ownLoss is the error that ended this rank's own client. The part refuses its later requests.
 	ownLoss error
 }
 
 // newShard makes a part. s.mu is held.
 func (s *Server) newShard(spec *message.Spec, key partKey, mp message.PartSpec) (*shard, error) {
-	p := &shard{s: s, key: key, spec: *spec, count: mp.Count, priority: spec.Priority, jobs: make(map[uint64]*job)}
+	p, err := s.newCopy(spec, key, mp)
+	if err != nil {
+		return nil, err
+	}
+	p.newborn = s.n.replicated()
+	p.begin(s.membersLocked())
+	return p, nil
+}
+
+// newCopy makes a part whose machine is sealed.
+func (s *Server) newCopy(spec *message.Spec, key partKey, mp message.PartSpec) (*shard, error) {
+	p := &shard{s: s, key: key, spec: *spec, count: mp.Count, servers: mp.Servers, priority: spec.Priority, jobs: make(map[uint64]*job)}
 	p.engine = s.engines[int(key.tensor+key.part)%len(s.engines)]
 	op := comm.Sum
 	if spec.Mean {
@@ -88,7 +103,6 @@ func (s *Server) newShard(spec *message.Spec, key partKey, mp message.PartSpec) 
 	}
 	p.count64()
 	p.machine = part.New(p.config(), part.State{})
-	p.begin(s.presentLocked())
 	return p, nil
 }
 
@@ -146,8 +160,17 @@ func (p *shard) check(q *message.Request, size int) string {
 // run carries out one job.
 func (p *shard) run(j *job) {
 	switch {
+	case j.members && p.s.n.replicated():
+		if !p.newborn {
+			p.closeGone()
+		}
 	case j.members:
 		p.changeMembers()
+	case j.do != nil:
+		j.do(p)
+		j.done.Done()
+	case j.q.Kind == message.Replicated && j.peer != nil:
+		p.replicaDone(j)
 	case j.install != nil:
 		p.restore(j.install, j.loaded)
 	case j.call != nil && p.ownLoss != nil:
@@ -161,6 +184,10 @@ func (p *shard) run(j *job) {
 		p.next += 2
 		j.name = p.next
 		p.jobs[j.name] = j
+		if j.peer != nil {
+			p.replicate(j)
+			return
+		}
 		if err := p.expand(j); err != nil {
 			p.bodyUsed(j)
 			p.finish(j, 0, nil, nil, err)
@@ -183,7 +210,14 @@ func (p *shard) run(j *job) {
 }
 
 // request gives a request to the machine: a PushPull as a push and a pull.
+//
+// Clients push to a new replicated part when all of its copies exist. So only then the primary can let
+// the log say which clients have closed before.
 func (p *shard) request(j *job) {
+	if p.newborn {
+		p.newborn = false
+		p.closeGone()
+	}
 	if err := p.failure; err != nil && p.spec.Mode == part.Synchronous {
 		p.bodyUsed(j)
 		p.finish(j, 0, nil, nil, err)
@@ -213,7 +247,7 @@ func (p *shard) request(j *job) {
 }
 
 func (p *shard) step(kind part.InputKind, j *job, name uint64) {
-	in := part.Input{Kind: kind, Epoch: p.epoch, Client: j.client, Request: name}
+	in := part.Input{Kind: kind, Epoch: j.epoch, Client: j.client, Request: name}
 	if kind != part.Pull && kind != part.Save {
 		in.Seq = j.q.Seq
 	}
@@ -230,7 +264,7 @@ func (p *shard) changeMembers() {
 	if p.ownLoss != nil {
 		p.refuseOwn(p.ownLoss)
 	}
-	p.begin(p.s.present())
+	p.begin(p.s.beginMembers())
 	p.resume()
 }
 
@@ -269,9 +303,35 @@ func (p *shard) resume() {
 	}
 }
 
-func (p *shard) begin(workers, lost []uint64, _ error) {
-	p.epoch++
-	p.carryOut(p.machine.Begin(part.Members{Epoch: p.epoch, Primary: true, Workers: workers, Lost: lost}))
+// begin begins an epoch of the machine.
+func (p *shard) begin(m part.Members) {
+	m.Epoch, m.Primary, m.Replicas = p.s.n.present().number, p.servers[0] == p.s.n.c.Rank(), p.servers[1:]
+	p.carryOut(p.machine.Begin(m))
+}
+
+// seal ends the epoch of the machine. The clients send what has not been answered again, so only the
+// pushes of a version that is not complete stay.
+func (p *shard) seal() {
+	p.carryOut(p.machine.Seal())
+	p.sealed, p.acknowledged = nil, nil
+	kept := make(map[*job]bool)
+	for _, j := range p.folded {
+		kept[j] = true
+	}
+	for _, c := range p.machine.State().Clients {
+		if c.Share == part.Held {
+			kept[p.jobs[c.Request]] = true
+		}
+	}
+	for name, j := range p.jobs {
+		j.replied = true
+		if kept[j] {
+			j.own()
+		} else {
+			j.release()
+			delete(p.jobs, name)
+		}
+	}
 }
 
 // carryOut carries out the outputs of the machine.
@@ -286,8 +346,12 @@ func (p *shard) carryOut(outputs []part.Output) {
 		case part.Assign:
 			p.failed(p.assign(j))
 			p.bodyUsed(j)
+		case part.Forward:
+			p.forward(j, &o)
+		case part.ReplicaAcknowledge:
+			p.replicated(&o)
 		case part.Acknowledge:
-			if o.Repeated {
+			if o.Repeated || j.q.Kind == message.Close {
 				p.bodyUsed(j)
 			}
 			p.applied(j)
@@ -384,6 +448,10 @@ func (p *shard) completeTable(contributions int) error {
 
 // applied tells the client that a push or a Set has been applied.
 func (p *shard) applied(j *job) {
+	if err := p.replicaFailure; err != nil && j.q.Kind != message.Close {
+		p.replicaFailure = nil
+		p.failed(err)
+	}
 	switch {
 	case p.failure != nil:
 		err := p.failure
@@ -443,7 +511,19 @@ func (p *shard) answer(j *job, o *part.Output) {
 
 // refuse ends a request that the machine refuses, or keeps it for the next epoch.
 func (p *shard) refuse(j *job, o *part.Output) {
-	if j == nil || j.replied {
+	if j == nil {
+		return
+	}
+	if o.Refusal == part.OtherEpoch && p.s.n.replicated() {
+		j.replied = true // its client sends it again
+	}
+	if j.replied {
+		if o.Request&1 == 0 && o.Refusal != part.Sealed {
+			p.bodyUsed(j)
+		}
+		if j.peer != nil && o.Refusal != part.OtherEpoch {
+			p.s.n.present().end(p.s.errorf(fault.Mismatch, "entry %d of %s from rank %d: %v", j.q.ID, p.name(), p.s.n.worldRank(j.peer.rank), o.Refusal))
+		}
 		return
 	}
 	if o.Refusal == part.Sealed {

@@ -84,9 +84,9 @@ func (cl *Client) saveAll(ctx context.Context, op string, s *snapshot.Snapshot, 
 	if err != nil {
 		return nil, err
 	}
-	registry, ok := message.ParseRegistry(answers[cl.lead], cl.n.c.Size())
+	registry, ok := message.ParseRegistry(answers[cl.leader()], cl.n.c.Size())
 	if !ok {
-		return nil, cl.lead.protocolError("a list of tensors that cannot be read")
+		return nil, cl.leader().protocolError("a list of tensors that cannot be read")
 	}
 	all, registry, err := cl.tensorsToSave(ctx, op, registry)
 	if err != nil {
@@ -168,7 +168,7 @@ func (cl *Client) saveParts(ctx context.Context, op string, all []*declared, tok
 		for i := range d.parts {
 			c := &call{q: message.Request{Kind: message.Save, DType: d.spec.DType, Tensor: d.id, Part: uint32(i), Seq: token}, done: h.partDone}
 			c.priority = d.spec.Priority
-			d.parts[i].link.submit(c)
+			d.parts[i].submit(c)
 		}
 	}
 	for _, d := range all {
@@ -182,13 +182,15 @@ func (cl *Client) askServers(ctx context.Context, op string, q message.Request, 
 	if err := cl.begin(op); err != nil {
 		return nil, err
 	}
-	h := newHandle(cl, op, len(cl.links))
+	servers := cl.n.servers()
+	h := newHandle(cl, op, len(servers))
 	calls := make(map[*link]*call)
-	for _, l := range cl.links {
+	for _, r := range servers {
+		l := cl.links[r]
 		c := &call{q: q, allocate: true, done: h.partDone}
 		c.body = body
 		calls[l] = c
-		l.submit(c)
+		cl.submit(l, c)
 	}
 	if err := h.Wait(ctx); err != nil {
 		return nil, err
@@ -285,13 +287,13 @@ func (cl *Client) restore(ctx context.Context, op, at string, s *snapshot.Snapsh
 // declareAgain declares a tensor of a snapshot, with its parts, and sets their servers.
 func (cl *Client) declareAgain(ctx context.Context, op, at string, r *message.Registered) error {
 	d := message.Declaration{Spec: r.Spec, At: at, Cut: r.Parts.Parts}
-	answer, err := cl.roundTrip(ctx, op, cl.lead, message.Request{Kind: message.Declare}, d.Append(nil))
+	answer, err := cl.roundTrip(ctx, op, cl.leader(), message.Request{Kind: message.Declare}, d.Append(nil))
 	if err != nil {
 		return err
 	}
 	placement, ok := message.ParsePartList(answer, cl.n.c.Size())
 	if !ok {
-		return cl.lead.protocolError("a placement that cannot be read")
+		return cl.leader().protocolError("a placement that cannot be read")
 	}
 	if !slices.EqualFunc(placement.Parts, r.Parts.Parts, func(a, b message.PartSpec) bool { return a.First == b.First && a.Count == b.Count }) {
 		return cl.n.errorf(fault.Mismatch, op, "parts of %s: got %d in the snapshot, want the %d of its declaration; restore before the first worker declares it",

@@ -148,9 +148,9 @@ func (p *shard) checkState(q *message.Request, size int) string {
 	return ""
 }
 
-// assign carries out a Set or a SetState.
+// assign carries out a Set or a SetState, on the primary or on a replica.
 func (p *shard) assign(j *job) error {
-	if j.q.Kind == message.SetState {
+	if j.q.Kind == message.SetState || j.q.Kind == message.Replicate && j.q.Entry&message.WholeState != 0 {
 		return p.dense.Load(bytes.NewReader(j.body))
 	}
 	return p.dense.Set(j.body)

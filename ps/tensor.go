@@ -107,7 +107,7 @@ func (d *declared) submit(p *clientPart, c *call) {
 		d.cl.pulls.Add(1)
 	}
 	c.priority = d.spec.Priority
-	if c.times = d.cl.n.clientTimes(d.spec.Name, &c.q, p.link.rank); c.times != nil {
+	if c.times = d.cl.n.clientTimes(d.spec.Name, &c.q, p.server()); c.times != nil {
 		c.started = clientStarted
 		c.times.bytes = c.bodySize() + len(c.dst)
 		done := c.done
@@ -116,7 +116,7 @@ func (d *declared) submit(p *clientPart, c *call) {
 			done(err)
 		}
 	}
-	p.link.submit(c)
+	p.submit(c)
 }
 
 // findNaN returns the index of the first NaN in values, or -1 if there is none or if NaNs are

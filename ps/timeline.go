@@ -202,11 +202,11 @@ func (n *node) compareClocks(ctx context.Context, recording []int) error {
 				if r == 0 {
 					break
 				}
-				if _, err := n.wires.Recv(ctx, r, tagClock, b[:]); err != nil {
+				if _, err := n.epoch.wires.Recv(ctx, r, tagClock, b[:]); err != nil {
 					return err
 				}
 				binary.LittleEndian.PutUint64(b[:], uint64(begin.UnixNano()+int64(time.Since(begin))))
-				if err := n.wires.Send(ctx, r, tagClock, b[:]); err != nil {
+				if err := n.epoch.wires.Send(ctx, r, tagClock, b[:]); err != nil {
 					return err
 				}
 			}
@@ -218,10 +218,10 @@ func (n *node) compareClocks(ctx context.Context, recording []int) error {
 	}
 	for i := range pings {
 		sent := n.rec.now()
-		if err := n.wires.Send(ctx, 0, tagClock, b[:]); err != nil {
+		if err := n.epoch.wires.Send(ctx, 0, tagClock, b[:]); err != nil {
 			return err
 		}
-		if _, err := n.wires.Recv(ctx, 0, tagClock, b[:]); err != nil {
+		if _, err := n.epoch.wires.Recv(ctx, 0, tagClock, b[:]); err != nil {
 			return err
 		}
 		half := (n.rec.now() - sent) / 2

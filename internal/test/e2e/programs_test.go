@@ -34,6 +34,7 @@ func programs() map[string]program {
 		"pace":        measureLatency,
 		"leaks":       findSecrets,
 		"marked":      sumMarked,
+		"push":        pushThroughLosses,
 		"survive":     sumAndSurvive,
 		"rejoin":      sumAndRejoin,
 		"rejoinoften": rejoinOften,

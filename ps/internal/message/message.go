@@ -32,11 +32,18 @@ const (
 	// Of the whole state of a dense part, in the form in which a snapshot has it.
 	SetState  // replace it, as a Set does
 	PullState // return it, as a Pull does
+
+	// Between servers that hold copies of the same parts. Close says that the sender has no clients.
+	Replicate  // from the primary: the next entry of the part's log
+	Replicated // to the primary: the replica has applied the log up to ID; the body is the error of the last entry, if any
 	last
 )
 
 // Pushes reports whether a request of this kind changes values.
 func (k RequestKind) Pushes() bool { return k == Push || k == PushPull || k == Set }
+
+// WholeState in the Entry of a Replicate says that a Set has the form of a SetState.
+const WholeState = 0x80
 
 // Sizes of messages in bytes.
 const (
@@ -51,7 +58,8 @@ const (
 type Request struct {
 	Kind         RequestKind
 	DType        tensor.DType
-	Epoch        uint32
+	Entry        uint8
+	Origin       uint32
 	ID           uint64
 	Tensor, Part uint32
 	Seq          uint64
@@ -60,8 +68,8 @@ type Request struct {
 
 // Append appends the head to b.
 func (q *Request) Append(b []byte) []byte {
-	b = append(b, byte(q.Kind), byte(q.DType), 0, 0)
-	b = binary.LittleEndian.AppendUint32(b, q.Epoch)
+	b = append(b, byte(q.Kind), byte(q.DType), q.Entry, 0)
+	b = binary.LittleEndian.AppendUint32(b, q.Origin)
 	b = binary.LittleEndian.AppendUint64(b, q.ID)
 	b = binary.LittleEndian.AppendUint32(b, q.Tensor)
 	b = binary.LittleEndian.AppendUint32(b, q.Part)
@@ -75,8 +83,9 @@ func (q *Request) Append(b []byte) []byte {
 func ParseRequest(msg []byte) (q Request, body []byte, ok bool) {
 	r := wire.NewReader(msg)
 	q.Kind, q.DType = RequestKind(r.Uint8()), tensor.DType(r.Uint8())
-	zero := r.Uint16()
-	q.Epoch, q.ID = r.Uint32(), r.Uint64()
+	q.Entry = r.Uint8()
+	zero := r.Uint8()
+	q.Origin, q.ID = r.Uint32(), r.Uint64()
 	q.Tensor, q.Part = r.Uint32(), r.Uint32()
 	q.Seq = r.Uint64()
 	rows, size := r.Uint32(), r.Uint32()
@@ -114,7 +123,6 @@ const (
 type ReplyHead struct {
 	Kind    ReplyKind
 	DType   tensor.DType
-	Epoch   uint32
 	ID      uint64
 	Version uint64
 	Size    int
@@ -122,8 +130,7 @@ type ReplyHead struct {
 
 // Append appends the head to b.
 func (p *ReplyHead) Append(b []byte) []byte {
-	b = append(b, byte(p.Kind), byte(p.DType), 0, 0)
-	b = binary.LittleEndian.AppendUint32(b, p.Epoch)
+	b = append(b, byte(p.Kind), byte(p.DType), 0, 0, 0, 0, 0, 0)
 	b = binary.LittleEndian.AppendUint64(b, p.ID)
 	b = binary.LittleEndian.AppendUint64(b, p.Version)
 	b = binary.LittleEndian.AppendUint32(b, uint32(p.Size))
@@ -135,10 +142,10 @@ func (p *ReplyHead) Append(b []byte) []byte {
 func ParseReply(msg []byte) (p ReplyHead, body []byte, ok bool) {
 	r := wire.NewReader(msg)
 	p.Kind, p.DType = ReplyKind(r.Uint8()), tensor.DType(r.Uint8())
-	zero := r.Uint16()
-	p.Epoch, p.ID, p.Version = r.Uint32(), r.Uint64(), r.Uint64()
+	low, high := r.Uint16(), r.Uint32()
+	p.ID, p.Version = r.Uint64(), r.Uint64()
 	size := r.Uint32()
-	if p.Kind == 0 || p.Kind >= lastReply || zero != 0 || r.Uint32() != 0 {
+	if p.Kind == 0 || p.Kind >= lastReply || low != 0 || high != 0 || r.Uint32() != 0 {
 		r.Fail()
 	}
 	p.Size, body, ok = parseBody(&r, size)

@@ -9,9 +9,9 @@ import (
 	"github.com/tutti-go/tutti/tensor"
 )
 
-var request = Request{Kind: PushPull, DType: tensor.Float32, Epoch: 3, ID: 1 << 40, Tensor: 5, Part: 6, Seq: 7, Rows: 8, Size: 3}
+var request = Request{Kind: Replicate, DType: tensor.Float32, Entry: 2, Origin: 3, ID: 1 << 40, Tensor: 5, Part: 6, Seq: 7, Rows: 8, Size: 3}
 
-var reply = ReplyHead{Kind: Refused, DType: tensor.BF16, Epoch: 1, ID: 2, Version: 3, Size: 3}
+var reply = ReplyHead{Kind: Refused, DType: tensor.BF16, ID: 2, Version: 3, Size: 3}
 
 var spec = Spec{Name: "w", Table: true, DType: tensor.Float64, Size: 16, Rows: 1 << 40, Mode: part.Bounded, Staleness: 4, Mean: true, Priority: -5,
 	Wire: tensor.F16, Initial: "uniform", Optimizer: "adam"}
