@@ -73,7 +73,7 @@ func Run(ctx context.Context, state State, train func(ctx context.Context, job *
 const opRun = "elastic run"
 
 // A runner is one call of Run. When an attempt fails, the field whole decides what happens to the
-// state at hand. If it is whole, it is kept. Otherwise Run restores the committed copy.
+// state at hand. If whole is set, Run keeps that state. Otherwise Run restores the committed copy.
 //
 //	whole  the state at hand                          when
 //	no     State.Sync may have replaced a part of it  during State.Sync
@@ -89,7 +89,7 @@ type runner struct {
 	members []int // the job's ranks of the members of the last attempt; nil: no attempt so far
 	whole   bool
 
-	progress  int64 // the progress of the current state
+	progress  int64 // the progress of the state at hand
 	committed int64 // the progress of the committed copy; lower than progress after a Step or a failed Commit; -1 if there is no copy
 	last      error // the error of the last attempt
 	record

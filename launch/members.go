@@ -136,8 +136,8 @@ func (m *membership) available(hosts []int) {
 }
 
 // moveSlots moves empty slots from hosts that have no slots any more to hosts that have more slots
-// than are usable. A slot keeps its count of failures, so a start in a slot that has failed still
-// uses up a restart after the move.
+// than are usable. A slot keeps its count of failures when it moves. If a process has failed in it,
+// the next start in it still counts as a restart.
 func (m *membership) moveSlots(hosts []int) {
 	for i := range m.slots {
 		s := &m.slots[i]

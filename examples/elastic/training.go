@@ -43,8 +43,8 @@ type training struct {
 	net          *digits.Network
 	velocity     []float64
 	accuracy     []float64 // on the test images, after each epoch
-	losses       []float64 // ranks that were lost before each step
-	joins        []float64 // ranks that joined before each step
+	losses       []float64 // the number of ranks that were lost before each step
+	joins        []float64 // the number of ranks that joined before each step
 	data         *elastic.Sampler
 	step         int
 	size         int // the number of ranks at the last step

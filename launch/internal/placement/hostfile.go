@@ -86,7 +86,7 @@ type fileParser struct {
 	name  string
 	line  int
 	text  string // the line
-	rest  string // what is left of it
+	rest  string // the part of the line that is not parsed yet
 	hosts []Host
 	at    map[string]int // the index of each host
 	bare  []int          // for each host, how many of its lines give no slots
