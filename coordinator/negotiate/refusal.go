@@ -78,8 +78,7 @@ func (c *Coordinator) receiveRefusal(from int, r *Refusal) {
 }
 
 // recordRefusal records that a rank, given by its index in the set, has refused its next call of a
-// tensor. It returns the pending tensor that belongs to the
-// call, or nil.
+// tensor. It returns the pending tensor that belongs to the call, or nil.
 func (c *Coordinator) recordRefusal(k key, at int, err *fault.Error) *pendingTensor {
 	p, q := c.find(k), c.refused[k]
 	if q == nil {
