@@ -605,11 +605,15 @@ agent_cases() {
 # said TEXT succeeds if the elastic job has printed it.
 said() { grep -q "$1" "$work/out.elastic"; }
 
-# elastic_cases train on n0, and add, cut off and heal other hosts meanwhile, which tuttirun reaches
+# elastic_cases let ranks on other hosts kill themselves, rank 0 first, and tuttirun start them again.
+# The slow cases train on n0, and add, cut off and heal other hosts meanwhile, which tuttirun reaches
 # by agents, and by ssh.
 elastic_cases() {
+	need_hosts elastic || return 0
+	job "elastic: rank 0 is killed, on another host than the launcher's" 'at most 1e-09' 1 \
+		"${here[@]}" bin/tuttirun --mca plm_rsh_agent "$work/remote" -H n1:2,n2:2 -np 4 --min-np 2 --restart-ranks 2 \
+		"$PWD/bin/elastic" -kill 0@60,3@120
 	[ -n "$all" ] || return 0
-	need_hosts "elastic: hosts come and go" || return 0
 	start_agent n1
 	[ -n "${agents[n2]-}" ] || start_agent n2
 	hosts_change "by agents" --agent-secret-file "$work/secret"
