@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"testing"
+	"time"
 
 	"github.com/tutti-go/tutti/mesh/membership"
 	"github.com/tutti-go/tutti/transport"
@@ -59,4 +60,32 @@ func TestHeartbeatsDoNotAllocate(t *testing.T) {
 	if got := testing.AllocsPerRun(100, beat); got != 0 {
 		t.Errorf("a heartbeat there and back makes %v pieces of garbage, want none", got)
 	}
+}
+
+// A unwokenConn never calls the wake-up, as on a machine so busy that the poller does not run.
+type unwokenConn struct{ transport.Conn }
+
+func (unwokenConn) Arm(func()) {}
+
+// A message that has arrived is a sign of life, also before the poller has reported it.
+func TestARankReadsItsLinksBeforeItCountsPeersAsSilent(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		r := started(t, 3, nil)
+		defer r.close()
+		for _, m := range r.meshes {
+			m.control.post(func(c *control) {
+				for _, l := range c.links {
+					if l != nil {
+						l.conn = unwokenConn{l.conn}
+					}
+				}
+			})
+		}
+		time.Sleep(4 * DefaultSilence)
+		for i, e := range r.events {
+			if failure, _ := e.first(); failure != nil {
+				t.Errorf("rank %d got %v, want no failure", i, failure)
+			}
+		}
+	})
 }
