@@ -175,6 +175,12 @@ func faults() []*injection {
 		},
 	})
 	rows = append(rows, onHosts()...)
+	rows = append(rows, &injection{
+		name: "stutter", does: "stops all ranks together by SIGSTOP, again and again, so that they run for milliseconds only, for at most 10 s", wires: transports(), share: 3, jobs: 3,
+		none: true, lives: true, rest: time.Second,
+		choose: func(t *trial, rng *rand.Rand) { t.lasts = 5*time.Second + random(rng, 5*time.Second) },
+		inject: stutter,
+	})
 	return append(rows, &injection{
 		name: "load", does: "runs 50 busy programs beside 32 ranks for 10 minutes", wires: transports(), share: 1, jobs: 1,
 		byName: true, none: true, lives: true, rest: time.Second,
@@ -295,6 +301,24 @@ func (t *trial) betweenBoth(ps []*process, c command) {
 func cutOff(t *trial, ps []*process) {
 	t.betweenBoth(ps, command{Do: "cut", For: t.lasts})
 	time.Sleep(t.lasts)
+}
+
+// stutter lets the ranks run for a millisecond or less every second, as on a virtual machine that
+// gets little time.
+func stutter(t *trial, ps []*process) {
+	rng := newRandom(t.Seed)
+	signal := func(s syscall.Signal) {
+		for _, p := range ps {
+			p.signal(s)
+		}
+	}
+	for end := time.Now().Add(t.lasts); time.Now().Before(end); {
+		signal(syscall.SIGSTOP)
+		time.Sleep(500*time.Millisecond + random(rng, time.Second))
+		signal(syscall.SIGCONT)
+		time.Sleep(random(rng, time.Millisecond))
+	}
+	signal(syscall.SIGCONT)
 }
 
 // stop stops the victim for the trial's time.
