@@ -58,9 +58,17 @@ type RestoredTensor struct {
 // make, so that each declaration of it has failed.
 //
 // A snapshot counts only when it is complete. After an error, dir has the same snapshots as before. The
-// whole write must end in time: give ctx a deadline if the communicator's Timeout is too short.
-func (cl *Client) Snapshot(ctx context.Context, dir string) (*Snapshot, error) {
+// whole write must end in time: give ctx a deadline if the communicator's Timeout is too short. Older
+// snapshots stay, unless the option KeepNewest is given.
+func (cl *Client) Snapshot(ctx context.Context, dir string, opts ...SnapshotOption) (*Snapshot, error) {
 	op := "snapshot " + dir
+	o := snapshotOptions{keep: math.MaxInt}
+	for _, f := range opts {
+		f(&o)
+	}
+	if o.keep < 1 {
+		return nil, cl.n.errorf(fault.Misuse, op, "KeepNewest: got %d snapshots, want at least 1", o.keep)
+	}
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, cl.n.diskError(op, err)
@@ -76,8 +84,23 @@ func (cl *Client) Snapshot(ctx context.Context, dir string) (*Snapshot, error) {
 		s.Abandon()
 		return nil, cl.n.diskError(op, err)
 	}
+	if o.keep < math.MaxInt {
+		if err := snapshot.Prune(dir, o.keep); err != nil {
+			cl.n.opts.log.Warn("tutti: ps: " + op + ": an older snapshot is not removed: " + err.Error())
+		}
+	}
 	return complete, nil
 }
+
+// A SnapshotOption changes what Client.Snapshot does.
+type SnapshotOption func(*snapshotOptions)
+
+type snapshotOptions struct{ keep int }
+
+// KeepNewest makes Snapshot remove older snapshots in the same directory, once the new one is complete:
+// all but the n newest complete ones. Those before them are removed even if they are not complete. The
+// default is to keep all. A snapshot that cannot be removed is a warning in the log.
+func KeepNewest(n int) SnapshotOption { return func(o *snapshotOptions) { o.keep = n } }
 
 func (cl *Client) saveAll(ctx context.Context, op string, s *snapshot.Snapshot, token uint64) (*Snapshot, error) {
 	answers, err := cl.askServers(ctx, op, message.Request{Kind: message.OpenSnapshot, Seq: token}, []byte(s.Dir))

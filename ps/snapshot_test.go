@@ -701,3 +701,29 @@ func TestASnapshotFollowsThoseThatWereGivenUp(t *testing.T) {
 		}
 	})
 }
+
+func TestASnapshotRemovesOlderOnesIfItIsAskedTo(t *testing.T) {
+	leak.Check(t)
+	dir := t.TempDir()
+	err := run("memory", 1, ps.Everywhere(), func(ctx context.Context, cl *ps.Client) error {
+		if _, err := ps.Declare[float32](ctx, cl, "w", 3); err != nil {
+			return err
+		}
+		for range 3 {
+			if _, err := cl.Snapshot(ctx, dir); err != nil {
+				return err
+			}
+		}
+		_, err := cl.Snapshot(ctx, dir, ps.KeepNewest(0))
+		if err := refusal("keep none", err, fault.Misuse, "KeepNewest: got 0 snapshots, want at least 1"); err != nil {
+			return err
+		}
+		_, err = cl.Snapshot(ctx, dir, ps.KeepNewest(2))
+		return err
+	})
+	left, globErr := filepath.Glob(filepath.Join(dir, "*"))
+	want := []string{filepath.Join(dir, "snapshot-00000003"), filepath.Join(dir, "snapshot-00000004")}
+	if err != nil || globErr != nil || !slices.Equal(left, want) {
+		t.Errorf("got %v, %v and %v, want %v", left, err, globErr, want)
+	}
+}

@@ -101,6 +101,29 @@ func (s *Snapshot) Abandon() error {
 	return os.RemoveAll(s.Dir)
 }
 
+// Prune removes the snapshots within dir that are older than the newest complete ones, of which it keeps
+// the given number. Like Abandon, it removes the manifest of a snapshot first. It returns the first error,
+// and goes on with the others.
+func Prune(dir string, keep int) error {
+	numbers, err := list(dir)
+	if err != nil {
+		return err
+	}
+	for _, n := range numbers {
+		s := &Snapshot{Dir: directory(dir, n)}
+		if keep > 0 {
+			if _, reason, err := open(s.Dir); reason == nil && err == nil {
+				keep--
+			}
+			continue
+		}
+		if e := s.Abandon(); err == nil {
+			err = e
+		}
+	}
+	return err
+}
+
 // A Skipped is a snapshot that Find has skipped.
 type Skipped struct {
 	Dir    string

@@ -605,3 +605,38 @@ func TestAClosedReaderReadsNothing(t *testing.T) {
 		t.Errorf("got %v, want %v", err, os.ErrClosed)
 	}
 }
+
+// Of snapshots 1 to 6, number 2 is damaged, and 5 is not complete. The two newest complete ones are 6 and
+// 4, so those before 4 go.
+func TestPruneKeepsTheNewestCompleteSnapshots(t *testing.T) {
+	dir := t.TempDir()
+	for n := 1; n <= 6; n++ {
+		s, err := Begin(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Files = []File{write(t, s.Dir, 0, 100, small())}
+		if n == 5 {
+			continue
+		}
+		if err := s.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		if n == 2 {
+			if err := os.WriteFile(filepath.Join(s.Dir, manifestName), []byte("{}\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, c := range []struct {
+		keep int
+		want []uint64
+	}{{9, []uint64{6, 5, 4, 3, 2, 1}}, {2, []uint64{6, 5, 4}}, {1, []uint64{6}}} {
+		if err := Prune(dir, c.keep); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := list(dir); err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("keep %d: got %v, %v, want %v", c.keep, got, err, c.want)
+		}
+	}
+}
