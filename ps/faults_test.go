@@ -99,6 +99,9 @@ func loseARank(t *testing.T, wire string, dead, workers int, opts []ps.Option) {
 		}
 		defer over.Wait() // stay until the other workers have seen the loss, too
 		defer over.Done()
+		if err := waits.Push(ctx, buf); err != nil { // the version needs the others' pushes from now on
+			return err
+		}
 		h := waits.IPushPull(buf, buf)
 		ready.Done()
 		h.Wait(context.Background()) // the loss is known after this call
