@@ -151,8 +151,10 @@ func (a *archive) detach(rank int) {
 func (a *archive) interrupt() {
 	a.interrupted.Store(true)
 	done := make(chan struct{})
-	a.add(func(error) {
-		a.drop()
+	a.add(func(ended error) {
+		if ended == nil {
+			a.drop()
+		}
 		close(done)
 	})
 	<-done

@@ -48,6 +48,7 @@ type link struct {
 	mu    sync.Mutex
 	calls map[uint64]*call // by the ID of the request; nil if err is set
 	err   error            // why the server cannot be reached
+	lost  bool             // err is the loss of the server in an earlier epoch; a Close need not reach it
 }
 
 // A call is a request to one server, and its reply.
@@ -281,6 +282,9 @@ func (l *link) send(c *call) {
 	c.link = l
 	if l.err != nil {
 		err := l.err
+		if l.lost && c.q.Kind == message.Close {
+			err = nil
+		}
 		l.mu.Unlock()
 		c.replied(err)
 		return

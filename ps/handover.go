@@ -69,7 +69,7 @@ func (n *node) handOver(why error) error {
 	ctx, cancel := context.WithTimeout(n.ctx, handOverLimit)
 	defer cancel()
 	for e := first; ; {
-		c, err := e.c.Shrink(ctx)
+		c, err := n.shrink(e)
 		if err != nil {
 			return err
 		}
@@ -92,6 +92,26 @@ func (n *node) handOver(why error) error {
 		next.cancel()
 		e = next
 	}
+}
+
+// endLimit is how long a node that ends takes part in a Shrink that it has begun.
+const endLimit = 10 * time.Second
+
+// shrink returns a communicator of the ranks that are left. A node that ends meanwhile takes part to the
+// end of the call: if it left before, others might have counted it as a member already, and would wait for
+// it. A member that leaves afterwards is noticed.
+func (n *node) shrink(e *epoch) (*comm.Comm, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(n.ctx), handOverLimit)
+	defer cancel()
+	stop := context.AfterFunc(n.ctx, func() {
+		select {
+		case <-time.After(endLimit):
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	defer stop()
+	return e.c.Shrink(ctx)
 }
 
 // pause ends all messages of an epoch, seals all parts, and keeps the calls of the client.
@@ -384,9 +404,12 @@ func (s *Server) lose(e *epoch, o *outcome, err error) {
 	}
 }
 
-// fail ends the node: it is not part of the next epoch, or there is none.
+// fail ends the node: it is not part of the next epoch, or there is none. It closes the communicator, so
+// that other ranks do not wait for this one.
 func (n *node) fail(err error) {
-	n.revoke()
+	e := n.present()
+	e.c.Revoke()
+	e.c.Close(n.ctx)
 	if s := n.server; s != nil {
 		s.mu.Lock()
 		s.fatal = err

@@ -29,6 +29,7 @@ type replicatedJob struct {
 	serve    bool // the workers serve, too
 	replicas int
 	policy   ps.LostWorkers
+	opts     []ps.Option
 
 	lost  []int                                                  // ranks, in the order in which they are lost
 	kill  []chan struct{}                                        // closed to lose the rank
@@ -47,6 +48,7 @@ func (job *replicatedJob) run(t *testing.T) {
 	var over sync.WaitGroup
 	over.Add(ranks - len(job.lost))
 	opts := []ps.Option{ps.WithPart(4000), ps.WithReplicas(job.replicas), ps.WithLostWorkers(job.policy), ps.WithLogger(slog.New(slog.DiscardHandler))}
+	opts = append(opts, job.opts...)
 	if job.serve {
 		opts = append(opts, ps.AlsoServe())
 	}
@@ -343,4 +345,125 @@ func TestFurtherLossesNameTheLostParts(t *testing.T) {
 			job.run(t)
 		})
 	}
+}
+
+// A snapshot of a job with replicas is restored in a job with other numbers of servers and copies, and a
+// loss after that changes nothing.
+func TestASnapshotOfReplicasCanBeRestored(t *testing.T) {
+	leak.Check(t)
+	const n = 2500
+	dir := t.TempDir()
+	want, rows := make([]float32, n), make([]float32, 300)
+	indices := make([]int64, 100)
+	for i := range indices {
+		indices[i] = int64(i) * 77
+	}
+	declare := func(ctx context.Context, cl *ps.Client) (*ps.Tensor[float32], *ps.Table[float32], error) {
+		w, err := ps.Declare[float32](ctx, cl, "w", n, ps.Optimizer(optimizer.Adam{Rate: 0.1}))
+		if err != nil {
+			return nil, nil, err
+		}
+		table, err := ps.DeclareTable[float32](ctx, cl, "rows", 3)
+		return w, table, err
+	}
+	first := &replicatedJob{wire: "memory", workers: 1, servers: 3, replicas: 2}
+	first.work = func(ctx context.Context, cl *ps.Client, _ int) error {
+		w, table, err := declare(ctx, cl)
+		if err != nil {
+			return err
+		}
+		for step := range 3 {
+			if err := errors.Join(w.PushPull(ctx, vector(0, step, n), want), table.Push(ctx, indices, vector(1, step, 300)), table.Pull(ctx, indices, rows)); err != nil {
+				return err
+			}
+		}
+		_, err = cl.Snapshot(ctx, dir)
+		return err
+	}
+	first.run(t)
+	second := &replicatedJob{wire: "memory", workers: 2, servers: 4, replicas: 3, lost: []int{3}, kill: []chan struct{}{make(chan struct{})}}
+	second.work = func(ctx context.Context, cl *ps.Client, me int) error {
+		if me == 0 {
+			r, err := cl.Restore(ctx, dir)
+			if err != nil {
+				return err
+			}
+			if len(r.Tensors) != 2 || r.Tensors[0].After != 3 {
+				return fmt.Errorf("got %+v, want two tensors, the first one at version 3", r.Tensors)
+			}
+		}
+		if err := cl.Workers().Barrier(ctx); err != nil {
+			return err
+		}
+		w, table, err := declare(ctx, cl)
+		if err != nil {
+			return err
+		}
+		for step := range 4 {
+			got, gotRows := make([]float32, n), make([]float32, 300)
+			if err := errors.Join(w.Pull(ctx, got), table.Pull(ctx, indices, gotRows)); err != nil {
+				return err
+			}
+			if err := errors.Join(equal("tensor", got, want), equal("table", gotRows, rows)); err != nil {
+				return fmt.Errorf("step %d: %w", step, err)
+			}
+			if step == 1 && me == 0 {
+				close(second.kill[0])
+			}
+			if err := cl.Workers().Barrier(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	second.run(t)
+}
+
+// Workers declare tensors, use them once, and close one after the other, while a server is lost.
+func TestDeclarationsAndClosesGoThroughALoss(t *testing.T) {
+	const workers, servers = 3, 3
+	for _, wire := range wires() {
+		for _, lost := range []int{3, 4} {
+			t.Run(fmt.Sprint(wire, "/lost ", lost), func(t *testing.T) {
+				leak.Check(t)
+				l := newLosses(t, 1, 60)
+				job := &replicatedJob{wire: wire, workers: workers, servers: servers, replicas: 2, lost: []int{lost}, kill: l.kill}
+				job.work = func(ctx context.Context, cl *ps.Client, me int) error {
+					for i := range 10 * (me + 1) {
+						l.progress()
+						w, err := ps.Declare[float32](ctx, cl, fmt.Sprint(i), 1500, ps.Asynchronous(), ps.Optimizer(optimizer.SGD{Rate: 1}))
+						if err != nil {
+							return fmt.Errorf("declaration %d: %w", i, err)
+						}
+						got := make([]float32, 1500)
+						if err := w.PushPull(ctx, slices.Repeat([]float32{-1}, 1500), got); err != nil {
+							return fmt.Errorf("tensor %d: %w", i, err)
+						}
+						if got[0] < 1 || got[0] > workers || got[1499] < 1 {
+							return fmt.Errorf("tensor %d: got %v and %v, want 1 to %d pushes", i, got[0], got[1499], workers)
+						}
+					}
+					return nil
+				}
+				job.run(t)
+			})
+		}
+	}
+}
+
+// Servers have memory for the copies that they have, and not for more. A loss then leaves some parts with
+// one copy.
+func TestALossWithoutMemoryForMoreCopies(t *testing.T) {
+	leak.Check(t)
+	const n, steps = 3000, 6
+	job := &replicatedJob{wire: "memory", workers: 1, servers: 3, replicas: 2, lost: []int{2}, kill: []chan struct{}{make(chan struct{})},
+		opts: []ps.Option{ps.WithMemory(3*2*4000 + 1000)}} // of two parts with Adam's state
+	job.work = func(ctx context.Context, cl *ps.Client, me int) error {
+		return adamSteps(ctx, cl, me, 1, n, steps, func(s int) {
+			if s == 2 {
+				close(job.kill[0])
+			}
+		})
+	}
+	job.run(t)
 }

@@ -90,6 +90,9 @@ func (cl *Client) loseLinks(lost []*link, err error) {
 	cl.mu.Unlock()
 	for _, l := range lost {
 		l.fail(err)
+		l.mu.Lock()
+		l.lost = true
+		l.mu.Unlock()
 	}
 }
 
@@ -109,9 +112,11 @@ func (cl *Client) resend(e *epoch, calls []*call) (failed []*call) {
 		lost := l.err
 		l.mu.Unlock()
 		if lost != nil {
-			c.mu.Lock()
-			c.err = cmp.Or(c.err, lost)
-			c.mu.Unlock()
+			if c.q.Kind != message.Close {
+				c.mu.Lock()
+				c.err = cmp.Or(c.err, lost)
+				c.mu.Unlock()
+			}
 			failed = append(failed, c)
 			continue
 		}

@@ -137,8 +137,9 @@ func push(ctx context.Context, a *rankProcess, cl *ps.Client) error {
 	return nil
 }
 
-// TestReplicatedServersSurviveKills kills servers one after the other, at random moments. With two
-// copies of each part, no call of a worker fails, and no acknowledged push is lost or applied twice.
+// TestReplicatedServersSurviveKills kills servers at random moments: one at a time with two copies of each
+// part, and two at a time with three copies. No call of a worker fails, and no acknowledged push is lost
+// or applied twice.
 func TestReplicatedServersSurviveKills(t *testing.T) {
 	const servers = 6
 	kills, seed := 10, uint64(time.Now().UnixNano())
@@ -149,23 +150,30 @@ func TestReplicatedServersSurviveKills(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 2))
 	for round := 0; round < kills/(servers-1); round++ {
 		wire := wires()[round%len(wires())]
-		t.Run(fmt.Sprintf("%d/%s", round, wire), func(t *testing.T) {
-			killServers(t, random, wire, servers)
+		copies := 2 + round/len(wires())%2
+		if !soaking() {
+			copies = 2 + round%2
+		}
+		t.Run(fmt.Sprintf("%d/%s/%d copies", round, wire, copies), func(t *testing.T) {
+			killServers(t, random, wire, servers, copies)
 		})
 	}
 }
 
-func killServers(t *testing.T, random *rand.Rand, wire string, servers int) {
-	j := run(t, psWorkers+servers, wire, instruction{Program: "push", Left: 2}, "--enable-recovery")
+func killServers(t *testing.T, random *rand.Rand, wire string, servers, copies int) {
+	j := run(t, psWorkers+servers, wire, instruction{Program: "push", Left: copies}, "--enable-recovery")
 	pids := j.pids(psWorkers + servers)
 	j.events("pushing", psWorkers)
 	order := random.Perm(servers)
-	for i, victim := range order[1:] {
-		// Reason: the pause chooses the moment of the kill.
-		time.Sleep(time.Duration(random.IntN(50_000)) * time.Microsecond)
-		t.Logf("kill of rank %d", psWorkers+victim)
-		j.signal(pids[psWorkers+victim], syscall.SIGKILL)
-		left := psWorkers + servers - 1 - i
+	left := psWorkers + servers
+	for victims := range slices.Chunk(order[1:], copies-1) {
+		for _, victim := range victims {
+			// Reason: the pause chooses the moment of the kill.
+			time.Sleep(time.Duration(random.IntN(50_000/len(victims)/len(victims))) * time.Microsecond)
+			t.Logf("kill of rank %d", psWorkers+victim)
+			j.signal(pids[psWorkers+victim], syscall.SIGKILL)
+			left--
+		}
 		j.events(fmt.Sprint("left ", left), left)
 	}
 	j.open(0)
