@@ -15,7 +15,7 @@ import (
 // room. Each copy takes at least replayMinimum bytes, which bounds the number of copies.
 const (
 	replayMemory  = 256 << 10
-	replayCopy    = 16 << 10
+	replayCopy    = 32<<10 + transport.MaxHead
 	replayMinimum = 256
 )
 
