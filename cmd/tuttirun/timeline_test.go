@@ -79,3 +79,11 @@ func TestBothPartsOfARankAreMerged(t *testing.T) {
 	}
 	start(t, "-np", "1", "--timeline", file, "sh", "-c", `: >"$TUTTI_TIMELINE.rank0.ps"`).ends(1, "lacks rank 0, which ended without writing a part")
 }
+
+func TestRanksLearnHowOftenServersReport(t *testing.T) {
+	t.Parallel()
+	const check = `[ "$TUTTI_REPORT_SERVERS" = "$0" ]`
+	start(t, "-np", "1", "--report-servers", "10", "sh", "-c", check, "10s").ends(0)
+	start(t, "-np", "1", "--report-servers", "1.5m", "sh", "-c", check, "1m30s").ends(0)
+	start(t, "-np", "1", "--report-servers", "often", "true").ends(2, `got "often", want seconds`)
+}
