@@ -34,6 +34,7 @@ type options struct {
 	version       bool   // only print the version
 	model         string // the model whose gradients are reduced
 	servers       int    // the number of ranks that only serve; 0 if every rank works and serves
+	replicas      int    // the copies of each part on servers
 	rows, width   int    // the size of a table
 	indices       int    // the number of rows that a worker pushes and pulls in a step
 }
@@ -68,6 +69,7 @@ func parseFlags(args []string, usage io.Writer) (options, error) {
 	flags.StringVar(&o.profile, "cpuprofile", "", "have rank 0 write its CPU profile, all sizes together, to this `file`, for go tool pprof")
 	flags.StringVar(&o.model, "model", "small1000", "whose tensors -op coordinator or training reduces: one `of` "+strings.Join(models(), ", "))
 	flags.IntVar(&o.servers, "servers", 0, "of -op pushpull, sparse and training: how many `ranks`, the last ones, serve and do not work; by default all ranks do both")
+	flags.IntVar(&o.replicas, "replicas", 1, "of -op pushpull, sparse and training: how many `copies` of each part servers keep")
 	flags.IntVar(&o.rows, "rows", 1_000_000, "of -op sparse: the `rows` of the table")
 	flags.IntVar(&o.width, "width", 64, "of -op sparse: the `elements` of a row")
 	flags.IntVar(&o.indices, "indices", 100_000, "of -op sparse: how many random `rows` each worker pushes and pulls in a step")
@@ -98,6 +100,8 @@ func (o *options) check() error {
 		return fmt.Errorf("-op %s: got -algorithm, -plot or a -dtype other than float32, want none of them", o.op)
 	case o.servers < 0 || o.servers > 0 && (!special || o.op == named):
 		return fmt.Errorf("-servers %d: want 0 or more, with -op %s, %s or %s", o.servers, dense, sparse, training)
+	case o.replicas < 1 || o.replicas > 1 && (!special || o.op == named):
+		return fmt.Errorf("-replicas %d: want 1 or more, with -op %s, %s or %s", o.replicas, dense, sparse, training)
 	case o.rows < 1 || o.width < 1 || o.indices < 1:
 		return fmt.Errorf("-rows %d, -width %d and -indices %d: want 1 or more", o.rows, o.width, o.indices)
 	case !slices.Contains(dtypeNames(), o.dtype.String()):

@@ -54,7 +54,7 @@ func sweepServers(ctx context.Context, c *comm.Comm, o options, out, notes io.Wr
 	if o.servers == 0 {
 		placement = ps.Everywhere()
 	}
-	return ps.Run(ctx, c, placement, b.work, b.serve)
+	return ps.Run(ctx, c, placement, b.work, b.serve, ps.WithReplicas(o.replicas))
 }
 
 // serve runs the server. Meanwhile it takes part in the measurement, and ends the server if the
