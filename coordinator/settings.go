@@ -165,6 +165,9 @@ func WithSettings(s Settings) Option { return func(o *options) { o.settings = &s
 // change it, so results have the same bits from run to run.
 func Deterministic() Option { return func(o *options) { o.deterministic = true } }
 
+// IsDeterministic reports whether this rank has the option Deterministic.
+func (co *Coordinator) IsDeterministic() bool { return co.opts.deterministic }
+
 // beginTuning prepares the search. If WithSettings or TUTTI_AUTOTUNE_FILE has given initial
 // settings, beginTuning sends them to all ranks.
 func (co *Coordinator) beginTuning() {

@@ -451,6 +451,9 @@ func (cl *Client) end() {
 	}
 }
 
+// Servers returns the number of ranks that serve.
+func (cl *Client) Servers() int { return len(cl.n.servers()) }
+
 // Workers returns a communicator of the workers in the order of their ranks, for collectives beside
 // pushes and pulls. Close closes it.
 func (cl *Client) Workers() *comm.Comm { return cl.n.workers }
