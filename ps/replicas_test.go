@@ -456,8 +456,10 @@ func TestDeclarationsAndClosesGoThroughALoss(t *testing.T) {
 func TestALossWithoutMemoryForMoreCopies(t *testing.T) {
 	leak.Check(t)
 	const n, steps = 3000, 6
+	var text strings.Builder
+	log := slog.New(slog.NewTextHandler(&text, nil)) // it writes one line at a time
 	job := &replicatedJob{wire: "memory", workers: 1, servers: 3, replicas: 2, lost: []int{2}, kill: []chan struct{}{make(chan struct{})},
-		opts: []ps.Option{ps.WithMemory(3*2*4000 + 1000)}} // of two parts with Adam's state
+		opts: []ps.Option{ps.WithMemory(3*2*4000 + 1000), ps.WithLogger(log)}} // of two parts with Adam's state
 	job.work = func(ctx context.Context, cl *ps.Client, me int) error {
 		return adamSteps(ctx, cl, me, 1, n, steps, func(s int) {
 			if s == 2 {
@@ -466,4 +468,7 @@ func TestALossWithoutMemoryForMoreCopies(t *testing.T) {
 		})
 	}
 	job.run(t)
+	if !strings.Contains(text.String(), "cannot keep a copy of a part") {
+		t.Errorf("got the log %q, want copies that do not fit", text.String())
+	}
 }
