@@ -419,17 +419,20 @@ func TestASnapshotOfReplicasCanBeRestored(t *testing.T) {
 	second.run(t)
 }
 
-// Workers declare tensors, use them once, and close one after the other, while a server is lost.
+// Workers declare tensors and use them once, while two of them close and a server is lost. The others
+// stay until the loss is known: with more ranks closed or lost than left there would be no quorum.
 func TestDeclarationsAndClosesGoThroughALoss(t *testing.T) {
-	const workers, servers = 3, 3
+	const workers, servers, early = 5, 3, 2
 	for _, wire := range wires() {
-		for _, lost := range []int{3, 4} {
+		for _, lost := range []int{5, 6} {
 			t.Run(fmt.Sprint(wire, "/lost ", lost), func(t *testing.T) {
 				leak.Check(t)
 				l := newLosses(t, 1, 60)
-				job := &replicatedJob{wire: wire, workers: workers, servers: servers, replicas: 2, lost: []int{lost}, kill: l.kill}
+				known := &firstLog{Handler: slog.DiscardHandler, seen: make(chan struct{})}
+				job := &replicatedJob{wire: wire, workers: workers, servers: servers, replicas: 2, lost: []int{lost}, kill: l.kill,
+					opts: []ps.Option{ps.WithLogger(slog.New(known))}}
 				job.work = func(ctx context.Context, cl *ps.Client, me int) error {
-					for i := range 10 * (me + 1) {
+					for i := 0; i < 10*(me+1) || me >= early && !known.has(); i++ {
 						l.progress()
 						w, err := ps.Declare[float32](ctx, cl, fmt.Sprint(i), 1500, ps.Asynchronous(), ps.Optimizer(optimizer.SGD{Rate: 1}))
 						if err != nil {
@@ -448,6 +451,31 @@ func TestDeclarationsAndClosesGoThroughALoss(t *testing.T) {
 				job.run(t)
 			})
 		}
+	}
+}
+
+// A firstLog closes seen when a rank logs that it goes on after a loss.
+type firstLog struct {
+	slog.Handler
+	once sync.Once
+	seen chan struct{}
+}
+
+// Enabled implements slog.Handler.
+func (*firstLog) Enabled(context.Context, slog.Level) bool { return true }
+
+// Handle implements slog.Handler.
+func (h *firstLog) Handle(context.Context, slog.Record) error {
+	h.once.Do(func() { close(h.seen) })
+	return nil
+}
+
+func (h *firstLog) has() bool {
+	select {
+	case <-h.seen:
+		return true
+	default:
+		return false
 	}
 }
 
