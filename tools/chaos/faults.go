@@ -185,7 +185,7 @@ func faults() []*injection {
 		name: "load", does: "runs 50 busy programs beside 32 ranks for 10 minutes", wires: transports(), share: 1, jobs: 1,
 		byName: true, none: true, lives: true, rest: time.Second,
 		choose: func(t *trial, rng *rand.Rand) {
-			t.ranks, t.lasts = 32, 10*time.Minute
+			t.ranks, t.lasts, t.Patient = 32, 10*time.Minute, true
 			lasting := []string{"collectives", "coordinator", "named", "requests", "split"}
 			t.Program = lasting[rng.IntN(len(lasting))]
 		},

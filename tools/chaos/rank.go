@@ -40,7 +40,11 @@ func runRank(text string) int {
 	os.Unsetenv(asRank)
 	before := descriptors()
 	event{Name: "begun"}.write()
-	opts := []comm.Option{comm.WithTimeout(time.Minute), comm.WithParameters(comm.Parameters{EndOnLoss: true, Checksums: in.Checksums})}
+	timeout, limit := time.Minute, initLimit
+	if in.Patient {
+		timeout, limit = time.Hour, startLimit
+	}
+	opts := []comm.Option{comm.WithTimeout(timeout), comm.WithParameters(comm.Parameters{EndOnLoss: true, Checksums: in.Checksums})}
 	links := newLinks(&in)
 	defer links.close()
 	if in.Relayed {
@@ -60,7 +64,6 @@ func runRank(text string) int {
 			return 2
 		}
 	}
-	limit := initLimit
 	if in.Lie != "" { // a frame may be altered during Init, and that is detected later than the end of a process
 		limit += stallTime + in.Redial
 	}

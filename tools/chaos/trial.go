@@ -43,6 +43,7 @@ type instruction struct {
 	Reaction string // what the rank does after its first error
 	Seed     uint64 // seeds the sizes and the sequence of calls; equal on all ranks
 	Ends     bool   // rank 0 will be told to end the program
+	Patient  bool   // Init and calls may take as long as they need: the ranks get little processor time
 
 	// The fields below say which faults the ranks inject themselves; see faults. Zero values inject
 	// nothing.
