@@ -213,6 +213,13 @@ func (co *Coordinator) Close(ctx context.Context) error {
 	return unwritten
 }
 
+// Abort ends the coordinator on all ranks with err, for an error of this rank that keeps it from
+// submitting what other ranks wait for. If the coordinator has ended, it does nothing.
+func (co *Coordinator) Abort(err error) {
+	co.post(event{err: err})
+	co.processEvents()
+}
+
 // drainLogs waits for the queued log entries, within the limits of logWriter.wait. The coordinator
 // has ended, so no other function adds entries.
 func (co *Coordinator) drainLogs(ctx context.Context) error {

@@ -241,13 +241,14 @@ func (o *Optimizer[T]) submit(p *parameter[T]) {
 // and runs the optimizer. The gradients are undefined afterwards. Then it carries out the changes of
 // sides that worker 0 has broadcast.
 //
-// If ctx ends first, the step goes on, and the next call of Step goes on with it. After any other
-// error, which names the parameter, all calls return it.
+// If ctx ends first, the step goes on, and the next call of Step goes on with it. Any other error names
+// the parameter, and ends the coordinator on all workers; all later calls return it.
 func (o *Optimizer[T]) Step(ctx context.Context) error {
 	if o.err == nil {
 		if err := o.step(ctx); err != nil {
 			if ctx.Err() == nil {
 				o.err = err
+				o.co.Abort(err) // the other workers wait for this one
 			}
 			return err
 		}
