@@ -179,7 +179,8 @@ func (r *recorder) write(rank int) error {
 }
 
 // kindNames are the names of requests in a timeline.
-var kindNames = map[message.RequestKind]string{message.Push: "push", message.Pull: "pull", message.PushPull: "pushpull", message.Set: "set"}
+var kindNames = map[message.RequestKind]string{message.Push: "push", message.Pull: "pull", message.PushPull: "pushpull", message.Set: "set",
+	message.SetState: "set state", message.PullState: "pull state"}
 
 // pings is how often a rank asks rank 0 for its time. The answer of the fastest round trip counts.
 const pings = 16
