@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
 	"github.com/tutti-go/tutti/comm"
+	"github.com/tutti-go/tutti/internal/timeline"
 	"github.com/tutti-go/tutti/ps"
 )
 
@@ -22,6 +24,15 @@ type trainingStep struct {
 	mine, want pattern[float32]
 	step       int
 	compute    time.Duration // the time that one step computes
+	timeline   string        // the file of the timeline; "": none
+	computed   timeline.Ring[computation]
+}
+
+// A computation is the time in which the worker waits in place of a computation for one tensor.
+type computation struct {
+	pass       string
+	tensor     int
+	begin, end int64 // nanoseconds since 1970
 }
 
 // If a wait for a value takes longer than atOnce, the value had not arrived.
@@ -52,6 +63,9 @@ func (b *psBench) training(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := t.writeTimeline(); err != nil {
+		return err
+	}
 	slowest := make([]float64, len(samples[0].seconds))
 	for i := range slowest {
 		slowest[i] = max(samples[0].seconds[i], samples[1].seconds[i])
@@ -62,7 +76,7 @@ func (b *psBench) training(ctx context.Context) error {
 }
 
 func (b *psBench) newTrainingStep(ctx context.Context) (*trainingStep, error) {
-	t := &trainingStep{b: b, mine: addend(integer[float32], b.c.Rank()), want: sum(integer[float32], b.workers)}
+	t := &trainingStep{b: b, mine: addend(integer[float32], b.c.Rank()), want: sum(integer[float32], b.workers), timeline: timeline.FromEnvironment()}
 	if b.cl == nil {
 		return t, nil
 	}
@@ -134,7 +148,7 @@ func (t *trainingStep) passes(computed func(i int), needed func(i int) error) er
 	until := time.Now()
 	for i := range slices.Backward(t.tensors) {
 		until = until.Add(2 * each)
-		time.Sleep(time.Until(until)) // the computation of an accelerator
+		t.wait("backward", i, until)
 		computed(i)
 	}
 	for i := range t.tensors {
@@ -148,7 +162,33 @@ func (t *trainingStep) passes(computed func(i int), needed func(i int) error) er
 			until = now
 		}
 		until = until.Add(each)
-		time.Sleep(time.Until(until))
+		t.wait("forward", i, until)
 	}
 	return nil
+}
+
+// wait stands for the computation of an accelerator.
+func (t *trainingStep) wait(pass string, i int, until time.Time) {
+	begin := time.Now()
+	time.Sleep(time.Until(until))
+	if t.timeline != "" {
+		t.computed.Add(computation{pass, i, begin.UnixNano(), time.Now().UnixNano()})
+	}
+}
+
+// writeTimeline writes a worker's computations, if the environment asks for a timeline. Package ps
+// writes the pushes and pulls. The clocks of different hosts are not compared.
+func (t *trainingStep) writeTimeline() error {
+	if t.timeline == "" || t.b.cl == nil {
+		return nil
+	}
+	names := paramsOf(t.b.o.model)
+	rank := t.b.c.WorldRank(t.b.c.Rank())
+	host, _ := os.Hostname() // without it the timeline has no name for the host
+	list, dropped := t.computed.All()
+	return timeline.WritePart(timeline.PartName(t.timeline, rank), timeline.Info{Rank: rank, Host: host, Dropped: dropped}, 0, func(w *timeline.Writer) {
+		for _, c := range list {
+			w.Span("computation", c.pass+" "+names[c.tensor].name, c.begin, c.end)
+		}
+	})
 }
