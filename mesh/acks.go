@@ -12,10 +12,10 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// A meter is a Conn that counts the bytes of its frames: the bytes that the wire has accepted, the
-// bytes among them that the peer has acknowledged, and the bytes that were delivered here. The
-// fourth result is another count, which changes whenever bytes arrive, even if they are only the
-// beginning of a message.
+// A meter is a Conn that counts the bytes of its frames. Traffic returns the bytes that the wire
+// has accepted, the bytes among them that the peer has acknowledged, and the bytes that were
+// delivered here. The fourth result, arrived, changes whenever bytes arrive, even if they are only
+// the beginning of a message.
 //
 // The Mesh never asks the peer about a Conn without this method. A wrapper that hides the method
 // disables only the detection of silent connections.
@@ -31,16 +31,16 @@ type meter interface {
 //	set    yes       a standstill, as the peer has confirmed at least once
 type ackState struct {
 	conn     transport.Conn // the Conn that the counts are about
-	asked    bool           // the peer was asked about this Conn
+	asked    bool           // the peer was asked about this Conn, and its answer has not come yet
 	sent     uint64         // bytes sent at the last check
 	checked  time.Time      // when the last check was
 	acked    uint64         // bytes that the peer has received
-	arrived  uint64         // the peer's count as of its last answer
+	arrived  uint64         // arrived of the peer's last trafficAnswer
 	since    time.Time      // when the standstill began
 	answered bool
 }
 
-// of returns the counts about the Conn c. If a has the counts about another Conn, it is reset
+// of returns a with the counts of the Conn c. If a holds the counts of another Conn, of resets a
 // first.
 func (a *ackState) of(c transport.Conn) *ackState {
 	if a.conn != c {
@@ -50,8 +50,9 @@ func (a *ackState) of(c transport.Conn) *ackState {
 }
 
 // check reports whether the peer must be asked, because bytes that were sent before the last check
-// are not acknowledged. This process was last resumed at the time resumed, so no standstill counts
-// from an earlier time.
+// are not acknowledged. The argument resumed is the time at which this process last resumed after a
+// suspension. A standstill never begins before that time, because a suspended process reads no
+// acknowledgements.
 func (a *ackState) check(c meter, now, resumed time.Time) (ask bool) {
 	sent, acked, _, _ := c.Traffic()
 	if acked > a.acked {
@@ -97,7 +98,7 @@ type trafficAnswer struct {
 	idle              bool
 }
 
-// append appends the body.
+// append appends the body of the answer to b.
 func (t trafficAnswer) append(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint64(b, t.received)
 	b = binary.LittleEndian.AppendUint64(b, t.arrived)
@@ -107,7 +108,7 @@ func (t trafficAnswer) append(b []byte) []byte {
 	return append(b, 0)
 }
 
-// parseTrafficAnswer reads a body. A body of another form counts as no answer.
+// parseTrafficAnswer reads the body of an answer. ok is false if the body is malformed.
 func parseTrafficAnswer(b []byte) (t trafficAnswer, ok bool) {
 	r := wire.NewReader(b)
 	t.received, t.arrived = r.Uint64(), r.Uint64()

@@ -29,8 +29,8 @@ func (m *Mesh) Flood(kind byte, body []byte) {
 // its last floods are not lost. The methods of Events must not call Fence.
 func (m *Mesh) Fence(ctx context.Context) { m.control.fence(ctx) }
 
-// fence passes a Fence to the machine and waits for the Fenced. If ctx ends first, fence cancels
-// the Fence, so that the machine keeps no record of it.
+// fence passes a Fence to the machine and waits for the machine's output Fenced. If ctx ends first,
+// fence cancels the Fence, so that the machine keeps no record of it.
 func (c *control) fence(ctx context.Context) {
 	ch := make(chan struct{})
 	id := c.lastID.Add(1)
@@ -73,14 +73,14 @@ func (m *Mesh) Ask(ctx context.Context, ranks []int, question []byte) []Answer {
 	return answers
 }
 
-// The Codes of questions say who answers.
+// The Code of a question says which part of the Mesh answers it.
 const (
 	askEvents  = iota // Events.Question
 	askTraffic        // links.reportTraffic
 )
 
-// ask passes a question to the machine and waits for the Answered. When ctx ends, ask cancels the
-// question, and the Answered comes at once.
+// ask passes a question to the machine and waits for the machine's output Answered. When ctx ends,
+// ask cancels the question, and the machine then returns Answered at once.
 func (c *control) ask(ctx context.Context, ranks []int, code byte, question []byte) []membership.RankAnswer {
 	ch := make(chan []membership.RankAnswer, 1)
 	id := c.lastID.Add(1)

@@ -59,14 +59,15 @@ type control struct {
 	lastID atomic.Uint64     // of questions and fences
 
 	// Owned by the goroutine.
-	lastTurn  time.Time // when detectSuspend ran last
-	resumed   time.Time // when this process resumed after it was suspended, or started
-	state     *membership.Machine
-	inputs    []membership.Input                      // Inputs that arrived within step
-	stepping  bool                                    // step is running
-	links     []*controlLink                          // by rank; nil: no link
-	closing   []*controlLink                          // links that are cut and not yet drained
-	short     lasting                                 // lack of descriptors for control links
+	lastTurn time.Time // when detectSuspend ran last
+	resumed  time.Time // when this process resumed after it was suspended, or started
+	state    *membership.Machine
+	inputs   []membership.Input // Inputs that arrived within step
+	stepping bool               // step is running
+	links    []*controlLink     // by rank; nil: no link
+	closing  []*controlLink     // links that are cut and not yet drained
+	short    lasting            // how long file descriptors for control links
+	// have been short
 	questions map[uint64]chan []membership.RankAnswer // by ID; each has one slot
 	fences    map[uint64]chan struct{}                // by ID
 }
@@ -408,8 +409,8 @@ func (c *control) missing() []int {
 	}
 }
 
-// lateness returns by how much longer than Config.Silence a rank may be silent, because its
-// heartbeats say that it runs late.
+// lateness returns how much silence a rank is allowed beyond Config.Silence. A rank whose
+// heartbeats say that it runs late is allowed more.
 func (c *control) lateness(rank int) time.Duration {
 	ch := make(chan membership.Span, 1)
 	c.post(func(c *control) { ch <- c.state.Limit(rank) })
@@ -437,7 +438,7 @@ func (c *control) departJob(ctx context.Context) error {
 // A controlDial is a dial of a control link by this process. The mu of the control guards it.
 type controlDial struct {
 	began    time.Time
-	answered bool // its connection is up, and the handshake follows
+	answered bool // the connection is up, and the handshake follows
 	givenUp  bool // the peer's dial was accepted instead
 	cancel   context.CancelFunc
 }
@@ -445,7 +446,8 @@ type controlDial struct {
 // keepsDial reports whether this rank is dialling its control link to a higher rank, and keeps this
 // dial although that rank has dialled, too. With Config.Redial, this rank gives up a dial that has
 // not been answered for Config.Silence/16, because the network may drop the dials of one of the two
-// ranks. The caller then accepts the higher rank's dial. Its LinkUp answers both dials.
+// ranks. The caller then accepts the higher rank's dial. The LinkUp of that connection also ends
+// the dial that was given up.
 func (c *control) keepsDial(rank int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -574,7 +576,8 @@ func (c *control) dialFailed(rank int, err error) {
 }
 
 // endDialsOfEnded ends the dials of ranks whose processes are known to have ended. Otherwise the
-// dial of a rank whose address is gone, such as that of a container, would take all its time.
+// dial of a rank whose address is gone, such as the address of a container that was removed, would
+// run until its timeout.
 func (c *control) endDialsOfEnded() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -17,13 +17,14 @@ import (
 // buffer for the bodies of heartbeats and the Received Input. So an idle job makes no work for the
 // garbage collector.
 type controlLink struct {
-	c       *control
-	rank    int
-	conn    transport.Conn
-	ready   atomic.Bool                  // Progress may find something
-	queued  atomic.Int64                 // bytes in the Conn; at most maxQueuedBytes and a message
+	c      *control
+	rank   int
+	conn   transport.Conn
+	ready  atomic.Bool  // Progress may find a message, or a failure
+	queued atomic.Int64 // bytes of messages that the Conn has not finished; less
+	// than maxQueuedBytes plus one message
 	spare   atomic.Pointer[controlFrame] // a frame that the Conn has finished with, or nil
-	onReady func()                       // l.wakeUp, bound once
+	onReady func()                       // l.wakeUp, bound once, so that Arm allocates nothing
 
 	brokenBecause string // why the Conn broke, while another Conn is being opened; "": not broken
 
@@ -45,7 +46,7 @@ type controlFrame struct {
 	transport.Frame
 	link *controlLink
 	head [controlSize]byte
-	call []byte // memory for the body of a heartbeat
+	call []byte // buffer for the body of a heartbeat
 	size int64
 }
 
@@ -69,8 +70,9 @@ func (l *controlLink) wakeUp() {
 //	has room   sent         sent
 //	full       dropped      dropped; once there is room, a Resync repeats the important messages
 //
-// Dropping is safe for two reasons. The machine remembers the important messages, and a peer may
-// get them twice. A peer that reads nothing for Config.Stall loses its link.
+// Dropping is safe, because the machine remembers the important messages and can send them again. A
+// peer that gets such a message twice ignores the second one. A peer that reads nothing for
+// Config.Stall loses its link.
 func (l *controlLink) send(m membership.Message) {
 	if l.queued.Load() >= maxQueuedBytes {
 		l.dropped = l.dropped || m.Kind != membership.Heartbeat
@@ -209,7 +211,7 @@ func (l *controlLink) closeIfDrained() bool {
 	return true
 }
 
-// A discardSink drops everything.
+// A discardSink drops the bodies of all frames.
 type discardSink struct{}
 
 func (discardSink) Buffer(transport.Header) []byte { return nil }

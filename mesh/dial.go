@@ -36,9 +36,9 @@ func (l channel) String() string {
 	return map[channel]string{channelControl: "control", channelData: "data", channelJoin: "join"}[l]
 }
 
-// errUnanswered is the error of a dial whose connection came up but whose handshake did not end,
-// because the peer closed the connection or was silent. A peer whose slots are all taken closes
-// connections in this way. A later dial may get a slot.
+// errUnanswered is the error of a dial whose connection came up but whose handshake did not end.
+// The peer closed the connection or was silent. A peer closes connections in this way when its
+// slots for pending connections are all taken, so a later dial may succeed.
 var errUnanswered = errors.New("the peer did not answer the handshake")
 
 // refusalTimeout is how long a peer may take to read why it is refused.
@@ -48,10 +48,10 @@ const refusalTimeout = time.Second
 // handshake may take at most handshakeTimeout. The caller decides whether to retry.
 //
 // If the peer refuses this rank, or this rank refuses the peer, the error is a fault.Refused that
-// names the peer's rank. The only exception is errDuplicate: the peer already has such a Conn, or
-// is opening one. If the peer refuses because it has marked this rank dead, dialChannel also tells
-// the membership machine. So this rank learns that it was evicted, even if no failure report has
-// reached it.
+// names the peer's rank. There is one exception: if the peer already has such a Conn, or is opening
+// one, the error is errDuplicate. If the peer refuses because it has marked this rank dead,
+// dialChannel also tells the membership machine. So this rank learns that it was evicted, even if
+// no failure report has reached it.
 //
 // On a data Conn, dialChannel also returns the peer's position.
 func (m *Mesh) dialChannel(ctx context.Context, rank int, l channel) (transport.Conn, position, error) {
@@ -87,7 +87,8 @@ func (m *Mesh) dialChannel(ctx context.Context, rank int, l channel) (transport.
 
 // address returns the address at which a rank is dialled. For a dead rank, it returns the failure
 // that marked the rank dead. If the rank has closed, or this Mesh has ended, it returns
-// fault.Closed. Checking first avoids a dial that can only time out, and gives a better error.
+// fault.Closed. Without these checks, the dial would only time out, and its error would not name
+// the reason.
 func (m *Mesh) address(rank int) (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -111,8 +112,8 @@ func (m *Mesh) handshake(ctx context.Context, t *handshakeConn, rank int, l chan
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	defer context.AfterFunc(m.ctx, cancel)()
-	// This check comes before the hello, so that a peer with a false name learns nothing about this
-	// rank.
+	// The name is checked before the hello is sent, so that a peer with a wrong name learns nothing
+	// about this rank.
 	if no := m.checkName(t.conn, rank); no != nil {
 		return position{}, no
 	}
@@ -247,7 +248,7 @@ func (m *Mesh) extendSlot(c transport.Conn) {
 //
 //	channel  refused when
 //	any      the rank is dead or has closed, or this rank is closing (but see checkLive)
-//	any      another process is that rank (not for join: ranks may restart while others are missing)
+//	any      another process is that rank (not for join: a rank may restart while ranks are missing)
 //	join     this rank does not serve addresses
 //	control  this rank is lower and keeps its own dial: of two concurrent dials the lower rank's wins
 //	data     there is no layer above, or mayAcceptData refuses: for example, this rank's dial wins
@@ -256,7 +257,7 @@ func (m *Mesh) authorize(h hello) *refusal {
 	if no := m.checkLive(rank, h.channel); no != nil {
 		return no
 	}
-	if h.channel != channelJoin { // while ranks are missing, a rank may be restarted
+	if h.channel != channelJoin { // a rank may restart while ranks are missing
 		if no := m.claimRank(rank, h.instance); no != nil {
 			return no
 		}

@@ -23,7 +23,7 @@ const (
 	reasonJob
 	reasonIncarnation
 	reasonSize
-	reasonRank      // out of range, or the peer's own
+	reasonRank      // out of range
 	reasonAddressee // this process is not the rank that was dialled
 	reasonSums
 	reasonSecret
@@ -32,16 +32,17 @@ const (
 	reasonLost      // the dialling rank has been marked dead
 	reasonGone      // one of the two ranks is closing, or has closed
 	reasonMalformed
-	reasonAbsent    // the deadline of a rank has ended with ranks missing
-	reasonLeft      // the address exchange ended because a rank has left; the refusal's theirs is that rank
+	reasonAbsent // the deadline of a rank has ended with ranks missing
+	reasonLeft   // the address exchange ended because a rank has left; refusal.theirs is that
+	// rank
 	reasonName      // the peer's certificate belongs to another rank
 	reasonExhausted // the address exchange ended because rank 0 lacks file descriptors
 )
 
 // permanent reports whether every later dial would be refused, too. A permanent refusal makes a
-// join fail at once, with a text that names the difference. The refusals that are not permanent
-// have temporary causes: a connection that is being opened, a rank that is closing, a frame damaged
-// on the way, and a process of the previous incarnation that still listens.
+// join fail at once, with a text that names the difference. The other refusals are worth a retry.
+// Their causes may pass: a connection that is being opened, a rank that is closing, a damaged
+// frame, and a process of an earlier incarnation that still listens.
 func (r *refusal) permanent(incarnation uint32) bool {
 	switch r.reason {
 	case reasonDuplicate, reasonLost, reasonGone, reasonMalformed:
@@ -120,8 +121,8 @@ func proof(secret []byte, label string, helloHead []byte, nonce [nonceSize]byte,
 //	set                 WELCOME           refused: the peer has not asked for the secret
 //	none                CHALLENGE         malformed: the peer should have refused
 //
-// A *refusal says which side refused the other, and why. dial calls the function proven, unless it
-// is nil. It does so when this rank has nothing more to prove, before it waits for the welcome.
+// A *refusal says which side refused the other, and why. If the function proven is not nil, dial
+// calls it when this rank has nothing more to prove, before dial waits for the welcome.
 func (id *identity) dial(ctx context.Context, t *handshakeConn, to int, l channel, own position, proven func()) (welcome, error) {
 	h := id.hello(to, l)
 	h.position = own
@@ -199,7 +200,8 @@ func (id *identity) options() (o uint16) {
 	return o
 }
 
-// A greeting is a hello that was accepted, with what the proof in the welcome covers.
+// A greeting is a hello that was accepted, together with the bytes that the proof in the welcome
+// covers.
 type greeting struct {
 	hello
 	head  []byte          // the hello as it arrived
@@ -284,7 +286,7 @@ func (id *identity) checkProtocol(h hello) *refusal {
 	switch theirSecret := h.options&optionSecret != 0; {
 	case h.version != version:
 		r := &refusal{reason: reasonVersion, theirs: version}
-		r.text = fmt.Sprintf("protocol version: the accepting rank speaks %d, the dialling one %d", version, h.version)
+		r.text = fmt.Sprintf("protocol version: the accepting rank speaks %d, the dialling rank %d; build all ranks from one version", version, h.version)
 		return r
 	case h.order != hostOrder():
 		return no(reasonOrder, "byte order", orderName(hostOrder()), orderName(h.order))

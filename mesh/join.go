@@ -17,10 +17,12 @@ import (
 
 // The pace of the address exchange.
 const (
-	minJoinBackoff  = time.Millisecond       // between two dials of rank 0, doubling
-	maxJoinBackoff  = 500 * time.Millisecond // up to this
+	minJoinBackoff = time.Millisecond // the first pause between two dials of rank 0; each
+	// pause is twice the last one
+	maxJoinBackoff  = 500 * time.Millisecond // the longest pause between two dials of rank 0
 	waitInterval    = time.Second            // between two WAIT frames of rank 0
-	joinIdleTimeout = 10 * time.Second       // rank 0 is dialled again when nothing was received for this long
+	joinIdleTimeout = 10 * time.Second       // if rank 0 sends nothing for this long, it is dialled
+	// again
 )
 
 // A joinServer is rank 0's side of the address exchange. One goroutine serves each joining rank's
@@ -33,7 +35,7 @@ const (
 //	          <-            WELCOME, without an instance
 //	          <-            WAIT, once per waitInterval, while ranks are missing
 //	          <-            TABLE, in one or more frames; or REFUSE, if ranks stay missing
-//	REFUSE    ->            only if r reaches its deadline before: remove
+//	REFUSE    ->            only if r reaches its deadline first; rank 0 then calls remove
 //	          <-            WAIT, as the answer
 //	closes    ->            the goroutine of r ends
 //
@@ -285,8 +287,8 @@ func (g *joinServer) absentLocked() []int {
 	return left
 }
 
-// outcome returns the table, or the reason why there is no table. It is called after the context
-// done has ended. The caller owns the table.
+// outcome returns the table, or the reason why there is no table. The caller has waited until
+// g.done has ended. The caller owns the table.
 func (g *joinServer) outcome() ([]record, *refusal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -339,7 +341,7 @@ func (g *joinServer) serve(ctx context.Context, t *handshakeConn, h hello, welco
 	admit(t.conn)
 	t.send(welcome, nil)
 	if err := g.waitForAll(ctx, t); err != nil {
-		absent := g.absentRanks() // without this rank
+		absent := g.absentRanks() // taken before remove, so it does not name the rank that leaves
 		left := g.remove(rank, t, err)
 		if errors.Is(err, errDeadlineEnded) {
 			t.send(appendWait(nil, absent))
@@ -410,7 +412,7 @@ func (m *Mesh) gatherRecords(ctx context.Context, own record) ([]record, error) 
 	if no := g.add(0, own, nil); no != nil {
 		return nil, m.failure(fault.Refused, no) // cannot happen: only this process adds itself as rank 0
 	}
-	var look <-chan time.Time // for ranks that have exited; nil: nobody records that
+	var look <-chan time.Time // ticks when g.exited must be asked; nil: there is no g.exited
 	if g.exited != nil {
 		t := time.NewTicker(m.cfg.Heartbeat)
 		defer t.Stop()
@@ -494,7 +496,8 @@ func (m *Mesh) join(ctx context.Context, own record) ([]record, error) {
 	defer end(nil)
 	m.progress.update(func(a *startProgress) { a.endJoin = end })
 	var last error
-	var rejected int // attempts that the peer refused for now, closed without an answer, or ended with a TLS alert
+	var rejected int // attempts that rank 0 has refused, closed without an answer, or ended with a
+	// TLS alert
 	for pause := minJoinBackoff; ; pause = min(2*pause, maxJoinBackoff) {
 		records, err := m.joinOnce(ctx, own)
 		var no *refusal

@@ -14,7 +14,8 @@ type record struct {
 	instance uint64
 }
 
-// The bounds of a record's texts. Both together, with their lengths, fit transport.MaxAddr.
+// The bounds of a record, in bytes. maxHost bounds the host's name. maxRecord bounds the whole
+// record, so a long address is too long if its host's name is long, too.
 const (
 	maxHost     = 64
 	maxRecord   = transport.MaxAddr
@@ -35,8 +36,8 @@ func (r record) append(b []byte) []byte {
 func (r record) size() int { return recordFixed + len(r.addr) + len(truncate(r.host, maxHost)) }
 
 // readRecord reads a record. The sender has passed the handshake, but in a job without a secret
-// this proves little. So readRecord bounds the lengths. It also sanitizes the host's name, because
-// that name is written to logs.
+// this proves little. So readRecord bounds the lengths, and replaces control characters in the
+// host's name, which is written to logs.
 func readRecord(b *wire.Reader) record {
 	instance := b.Uint64()
 	addr := b.String(int(b.Uint16()), maxRecord)

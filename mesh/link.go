@@ -18,9 +18,9 @@ import (
 // errDuplicate is the refusal of the second of two data Conns between the same ranks.
 var errDuplicate = errors.New("a connection between these ranks is already open or being opened")
 
-// The limits on opening a data Conn, from the first dial. The last error decides which limit
-// counts; see retryLimit. The pause between two attempts grows from minRedialBackoff to
-// maxRedialBackoff.
+// The limits on opening a data Conn, counted from the first dial. The error of the last attempt
+// decides which limit applies; see retryLimit. The pause between two attempts grows from
+// minRedialBackoff to maxRedialBackoff.
 const (
 	dialRefused      = time.Second      // the peer's host refuses the connection
 	dialSilent       = handshakeTimeout // nothing answers; also the limit of each attempt
@@ -67,8 +67,8 @@ const (
 // before the Conn is up wait in the Link. The credits of the layer above limit their number.
 //
 // Send may be called by any goroutine. At most one goroutine at a time is in Progress. That
-// goroutine claims inProgress by compare-and-swap, for one call. Only quiesce waits until
-// inProgress is free.
+// goroutine claims inProgress by compare-and-swap, for one call. Another caller of Progress gets
+// Busy at once. Only quiesce waits until inProgress is free.
 //
 //	flag        set                           cleared                   meaning
 //	inProgress  before Conn.Progress          after it                  one goroutine reads
@@ -80,10 +80,11 @@ const (
 type Link struct {
 	Rank int // the peer's
 
-	m           *Mesh
-	inProgress  atomic.Uint32 // 1 while a goroutine is in Conn.Progress
-	armed       atomic.Bool   // the Conn holds this link's wake-up
-	closed      atomic.Bool   // the Conn has failed or is closed; if it were armed again, the wake-up would fire for ever
+	m          *Mesh
+	inProgress atomic.Uint32 // 1 while a goroutine is in Conn.Progress
+	armed      atomic.Bool   // the Conn holds this link's wake-up
+	closed     atomic.Bool   // the Conn has failed or is closed; it is not armed again, because
+	// its wake-up would fire at once, for ever
 	polls       atomic.Uint32 // counts the polls of waiters; an unchanged count shows the ticker that nobody polls
 	conn        atomic.Pointer[upConn]
 	onReady     func()                // l.ready, bound once
@@ -96,7 +97,7 @@ type Link struct {
 	pending  transport.Queue
 	sink     transport.Sink
 	err      error
-	epoch    uint32    // the number of the Conn, if the link can be opened again; else 0
+	epoch    uint32    // the number of the last Conn, if the link can be opened again; else 0
 	outage   time.Time // when the link broke; later breaks without a frame in between do not change it
 	accepted bool      // the peer has dialled the last Conn, and may never have received the welcome
 }
@@ -283,9 +284,9 @@ func (l *Link) awaitPeer(ctx context.Context) {
 //	linkOpening, linkUp         errDuplicate; accepted if the peer opens a broken link again
 //	linkFailed                  the link's error
 //
-// The argument epoch is the one that the peer proposes. It is higher than this rank's epoch if the
-// peer had the same last Conn, and this Conn broke. It equals this rank's epoch if the peer dialled
-// the last Conn but never received the welcome.
+// The argument epoch is the epoch that the peer proposes. It is higher than this rank's epoch if
+// both ranks had the same last Conn, and that Conn broke. It equals this rank's epoch if the peer
+// dialled the last Conn but never received the welcome.
 func (m *Mesh) mayAcceptData(rank int, epoch uint32) error {
 	l := m.Link(rank)
 	l.mu.Lock()
@@ -489,7 +490,8 @@ func (l *Link) progress(spins int) transport.State {
 	if !l.inProgress.CompareAndSwap(0, 1) {
 		return transport.Busy
 	}
-	if l.closed.Load() { // closed meanwhile: close found inProgress free, so nothing may arrive any more
+	if l.closed.Load() { // closed meanwhile; close may have returned already, and nothing may
+		// arrive after that
 		l.inProgress.Store(0)
 		return transport.Idle
 	}

@@ -140,9 +140,9 @@ const stallEvery = time.Second
 // Config.Stall while bytes waited. It asks the peers about bytes that are on their way. The control
 // goroutine calls it in each of its turns.
 //
-// A Conn learns what the peer has read only in its next Progress. Therefore the time before
-// c.resumed does not count. For the same reason, checkStall calls Progress in the last two
-// intervals before the limit, because no other goroutine calls Progress while the sender is asleep.
+// A Conn learns only in Progress what the peer has read. A suspended process calls no Progress, so
+// the time before c.resumed does not count. A sleeping sender calls no Progress either, so
+// checkStall calls it in the last two intervals before the limit.
 func (ls *links) checkStall(c *control, now time.Time) {
 	if now.Sub(ls.lastCheck) < stallEvery {
 		return

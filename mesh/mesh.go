@@ -58,8 +58,9 @@ type Config struct {
 	BodySums  bool          // bodies carry a checksum; must be equal on all ranks
 	InProcess bool          // the ranks are goroutines of this process
 	Heartbeat time.Duration // the time between two heartbeats; 0: DefaultHeartbeat
-	Silence   time.Duration // a silent link counts as broken after this; 0: DefaultSilence
-	Stall     time.Duration // how long a peer may read no waiting bytes; 0: DefaultStall
+	Silence   time.Duration // how long a link may be silent until it counts as broken; 0:
+	// DefaultSilence
+	Stall time.Duration // how long a peer may leave waiting bytes unread; 0: DefaultStall
 	// Redial is how long a data Conn over tcp or grpc that broke is dialled again, if both ranks
 	// set it; 0: never. If it is set, control links that all break at once are dialled again, too,
 	// until Silence has passed.
@@ -175,9 +176,9 @@ type peer struct {
 //	exchange          all ranks, if addresses are not given     all addresses and hosts
 //	control links     all ranks to have all their links         a Mesh
 //
-// The errors of Start are *fault.Error. The kind is Misuse for a wrong Config, Refused if a peer
-// refused this rank, Timeout or Canceled if ctx ended before all ranks had started, PeerLost if a
-// rank died during the start, and Exhausted if a rank lacks file descriptors. A Timeout names the
+// The errors of Start are *fault.Error. Their kinds are: Misuse for a wrong Config; Refused if a
+// peer refused this rank; Timeout or Canceled if ctx ended before all ranks had started; PeerLost
+// if a rank died during the start; Exhausted if a rank lacks file descriptors. A Timeout names the
 // ranks that never started. Ranks that fail together report the same reason if they can still reach
 // each other. When Start returns an error, nothing is left running, and the Transport and the
 // Listener are closed.

@@ -28,14 +28,15 @@ import (
 const (
 	pendingSlots     = 64
 	handshakeTimeout = 5 * time.Second
-	shortageTime     = time.Second            // a lack of descriptors that lasts longer is a failure
-	greetTimeout     = time.Second            // for the first minPeek bytes
-	slotHold         = 100 * time.Millisecond // from when the connection was accepted
-	tlsHold          = 500 * time.Millisecond // from the first bytes of a TLS handshake
-	greetedHold      = time.Second            // from the hello
-	maxPeek          = 32                     // bytes read at most to find out which protocol a connection speaks
-	minPeek          = 4                      // bytes that transport.Greeter.Prefix needs
-	tlsRecord        = 0x16                   // the first byte of every TLS handshake
+	shortageTime     = time.Second // a lack of file descriptors that lasts longer is a
+	// failure
+	greetTimeout = time.Second            // for the first minPeek bytes
+	slotHold     = 100 * time.Millisecond // from when the connection was accepted
+	tlsHold      = 500 * time.Millisecond // from the first bytes of a TLS handshake
+	greetedHold  = time.Second            // from the hello
+	maxPeek      = 32                     // bytes read at most to find out which protocol a connection speaks
+	minPeek      = 4                      // bytes that transport.Greeter.Prefix needs
+	tlsRecord    = 0x16                   // the first byte of every TLS handshake
 )
 
 // errNotAuthenticated is the refusal of a peer that did not complete the handshake in time.
@@ -122,8 +123,8 @@ func (f *mux) Close() {
 }
 
 // acceptAll accepts connections. It gives each connection a slot and a goroutine, or closes it.
-// After an error of Accept, such as too many open files, it retries with growing pauses: the job's
-// links may be up, and the job should go on. If descriptors are short, it evicts a connection
+// After an error of Accept, such as too many open files, it retries with growing pauses, because
+// the job may go on with the links that it has. If descriptors are short, it evicts a connection
 // before each retry, so that connections whose peers prove nothing do not keep out the job's ranks.
 func (f *mux) acceptAll() {
 	pause := time.Millisecond
@@ -355,8 +356,9 @@ func (f *mux) startTLS(g *pendingConn) error {
 }
 
 // awaitAlertRead waits until a peer has read why its certificate was refused, and has closed the
-// connection, for at most refusalTimeout. The peer has sent its hello by then. Closing a connection
-// with unread bytes would discard the alert, and the peer would not learn the reason.
+// connection, for at most refusalTimeout. The peer has sent its hello by then. If these bytes were
+// unread when the connection is closed, the kernel would discard the alert, and the peer would not
+// learn the reason.
 func (f *mux) awaitAlertRead(g *pendingConn) {
 	g.Conn.SetReadDeadline(time.Now().Add(refusalTimeout))
 	io.Copy(io.Discard, io.LimitReader(g.Conn, maxBody))
@@ -440,8 +442,8 @@ func (g *pendingConn) NetConn() net.Conn {
 	return g.Conn
 }
 
-// Admit says that the peer belongs to the job. It frees the slot and removes the deadline. The
-// handshake calls it before it sends the welcome.
+// Admit frees the slot and removes the deadline, because the peer has proven that it belongs to the
+// job. The handshake calls it before it sends the welcome.
 func (g *pendingConn) Admit() {
 	if g.mux.release(g) {
 		g.timer.Stop()
@@ -458,7 +460,8 @@ func (g *pendingConn) Close() error {
 	g.mux.mu.Unlock()
 	why := errors.New("the peer closed the connection, or sent malformed bytes, before it had proven its identity")
 	if time.Until(g.deadline) < 100*time.Millisecond {
-		why = errNotAuthenticated // the transport's own time limit has expired a little earlier
+		why = errNotAuthenticated // the transport's own time limit has ended the handshake just
+		// before g.deadline
 	}
 	if g.drop() && unsaid {
 		g.mux.refusals.Refused(g.RemoteAddr(), why.Error())

@@ -10,8 +10,9 @@ import (
 	"github.com/tutti-go/tutti/transport"
 )
 
-// redialAttempt bounds one attempt to open a broken link again. A path that has just healed is then
-// tried soon, although the kernel would wait longer and longer between its attempts.
+// redialAttempt bounds one attempt to open a broken link again. Within one attempt, the kernel
+// repeats its packets after longer and longer pauses. A new attempt starts with short pauses, so a
+// path that works again is found soon.
 const redialAttempt = 2 * time.Second
 
 // replay returns the link's replayConn, or nil if the link is not up yet or cannot be opened again.
@@ -33,9 +34,9 @@ func (l *Link) wire() transport.Conn {
 }
 
 // proposal returns this rank's position for a hello on the Conn c. While this rank dials, the link
-// has no Conn, and nothing arrives until the next Conn is installed. So the position is final. The
-// result dialling is false if the peer's dial was faster, or the link has failed. Frames may then
-// arrive on the peer's Conn, so the caller must not send the position.
+// has no Conn, and nothing arrives until the next Conn is installed. So the position cannot change.
+// The result dialling is false if the peer's dial was faster, or the link has failed. Frames may
+// then arrive on the peer's Conn, so the caller must not send the position.
 func (l *Link) proposal(c transport.Conn) (p position, dialling bool) {
 	if l.m.cfg.Redial == 0 || canReplay(c) == nil {
 		return position{}, true

@@ -40,8 +40,8 @@ type position struct {
 
 // A replayConn is the Conn of a link that is opened again when it breaks. It outlives the Conns
 // below it, one after the other, and numbers the frames. It keeps each frame until the peer has
-// acknowledged it. When the next Conn is open, each end knows what the other has received, and
-// sends the later frames again.
+// acknowledged it. The handshake of the next Conn tells each end how many frames the other end has
+// received, and each end sends the later frames again.
 //
 //	wire  meaning
 //	set   frames go to the Conn
@@ -54,8 +54,9 @@ type position struct {
 //
 // A small frame is copied, and its Done runs at once. A large frame, and any frame for which the
 // copies have no room, stays in its sender's memory, and its Done runs at the acknowledgement. So
-// credits of the layer above bound what waits. Most acknowledgements travel on frames. A frame
-// without a head is only an acknowledgement. It answers a frame that asked for an acknowledgement.
+// the memory that waiting frames occupy is bounded by replayMemory and by the credits of the layer
+// above. Most acknowledgements travel on frames. A frame without a head is only an acknowledgement.
+// It answers a frame that asked for an acknowledgement.
 //
 // Two frames with the same number are equal. If a Conn breaks within a frame, the frame comes again
 // whole, into the buffer that the Sink has chosen before.
@@ -71,15 +72,16 @@ type replayConn struct {
 	opened  bool       // frames waited when the last Conn was opened
 	ready   func()     // the wake-up, while there is no Conn to arm
 	feeding bool       // a goroutine passes frames to the Conn, in order
-	ackSent uint64     // the value of received that the last frame or acknowledgement carried
-	acking  bool       // a Conn is sending ack
-	ackMore bool       // another acknowledgement was asked for meanwhile
+	ackSent uint64     // the count of received frames that the last frame or acknowledgement
+	// carried
+	acking  bool // a Conn is sending ack
+	ackMore bool // another acknowledgement was asked for meanwhile
 
 	first, last, unsent *sentFrame
 	base, fed           uint64 // the numbers of first and unsent
 	acked               uint64 // frames that the peer has; at least base, at most fed
 	top                 uint64 // the highest value that fed has had; resume may lower fed
-	mark                uint64 // acked, when the last Conn was opened
+	mark                uint64 // the value of acked when the last Conn was opened
 	unasked             int    // bytes of mem taken since a frame asked for an acknowledgement
 	free                *sentFrame
 
@@ -295,7 +297,8 @@ func finishFrames(q *transport.Queue, err error) {
 }
 
 // handleAck records that the peer has received n frames, modulo 1<<31. A newer acknowledgement may
-// overtake an older one. The link's Progress calls it.
+// overtake an older one, so a count below the last one is ignored. The link's Progress calls
+// handleAck.
 func (c *replayConn) handleAck(n uint32) {
 	if n == c.in.acked {
 		return
@@ -350,9 +353,9 @@ func (c *replayConn) drop() bool {
 	return true
 }
 
-// resume makes w the Conn. The argument received is the number of frames that the peer has. The
-// frames after these are sent again. The caller then calls start. The result moved reports whether
-// the last Conn delivered a frame to the peer, acknowledged or not.
+// resume makes w the Conn. The argument received is the number of frames that the peer has
+// received; the later frames are sent again. The caller then calls start. The result moved reports
+// whether the last Conn delivered a frame to the peer, acknowledged or not.
 func (c *replayConn) resume(w *meteredWire, received uint64) (moved bool, err error) {
 	c.mu.Lock()
 	if received < c.acked || received > c.top {
@@ -385,8 +388,8 @@ func (c *replayConn) resume(w *meteredWire, received uint64) (moved bool, err er
 	return moved, nil
 }
 
-// start releases the frames that the peer has received, sends those that wait, and arms the Conn if
-// Arm was called meanwhile. It calls Done, so the caller holds no lock.
+// start releases the frames that the peer has received, sends the frames that wait, and arms the
+// Conn if Arm was called meanwhile. It calls Done, so the caller holds no lock.
 func (c *replayConn) start() {
 	c.mu.Lock()
 	ready := c.ready
@@ -406,7 +409,7 @@ func (c *replayConn) isStuck() bool {
 	return c.opened && c.first != nil && c.acked == c.mark
 }
 
-// TrySend implements transport.Conn by refusing: the frame needs a place in the window.
+// TrySend implements transport.Conn. It sends nothing, because a frame must be kept in the window.
 func (c *replayConn) TrySend(head, body []byte) bool { return false }
 
 // Progress implements transport.Conn. If the Conn below has failed, the first caller gets its
@@ -488,7 +491,8 @@ func (in *inbound) Buffer(h transport.Header) []byte {
 	in.c.handleAck(h.ID & ackMask)
 	in.bare = len(h.Head) == 0
 	if in.bare {
-		if h.Size != 0 { // a damaged preamble: what follows would be discarded as its body
+		if h.Size != 0 { // the preamble is damaged, and the following frames would be read as a
+			// body
 			in.c.l.DeferFailure(fault.New(fault.Refused, "receive", in.c.l.m.Rank(), "rank %d has sent an acknowledgement with a body of %d bytes, want 0", in.c.l.Rank, h.Size))
 		}
 		return nil

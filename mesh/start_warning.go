@@ -15,7 +15,7 @@ import (
 //	yes      no            nil      nil       dials rank 0
 //	yes      no            nil      set       failed to reach rank 0, and retries
 //	yes      yes           nil      any       waits for rank 0's first WAIT
-//	yes      any           set      any       has a list of missing ranks
+//	yes      any           set      any       has rank 0's list of missing ranks
 //	no       any           any      any       has all addresses, and opens control links
 type startProgress struct {
 	mu           sync.Mutex // guards the rest

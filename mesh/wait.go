@@ -22,9 +22,9 @@ type Waiter struct {
 	timer *time.Timer
 }
 
-// A waiterPool holds the Waiters of a Mesh that are not in use. It is not shared between Meshes,
-// because in a test the timer of a Waiter runs by the clock of its synctest bubble. It is not a
-// sync.Pool, because that would keep a closed Mesh alive for two garbage collections.
+// A waiterPool holds the Waiters of a Mesh that are not in use. Meshes do not share one, because in
+// a test the timer of a Waiter runs by the clock of its synctest bubble. A sync.Pool is not used,
+// because it would keep a closed Mesh alive for two garbage collections.
 type waiterPool struct {
 	mu   sync.Mutex // guards free
 	free []*Waiter  // at most maxFreeWaiters
@@ -57,7 +57,7 @@ func (ws *waiterPool) get() *Waiter {
 	return w
 }
 
-// put adds a Waiter, unless there are enough.
+// put adds a Waiter, unless the pool is full.
 func (ws *waiterPool) put(w *Waiter) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -160,8 +160,8 @@ func (m *Mesh) Spin(l *Link, ev Condition) bool {
 	return false
 }
 
-// Arm arms the wake-ups of the links, as Sleep does, for a caller that has polled without success
-// and sleeps elsewhere.
+// Arm arms the wake-ups of the links, as Sleep does. A caller that polls the links itself calls Arm
+// before it sleeps by other means than Sleep.
 func (m *Mesh) Arm(ls []*Link) {
 	for _, l := range ls {
 		l.arm()
@@ -271,7 +271,8 @@ func overdue(ctx context.Context, p WaitPolicy) bool {
 	return !at.IsZero() && !time.Now().Before(at)
 }
 
-// markPolled records that a waiter has left links that may not be armed.
+// markPolled counts a poll of each link, and wakes the ticker if a link is not armed. A waiter
+// calls it when it leaves the links.
 func (m *Mesh) markPolled(ls []*Link) {
 	for _, l := range ls {
 		l.polls.Add(1)
@@ -307,7 +308,7 @@ func (w *Waiter) sleep(ctx context.Context, p WaitPolicy) error {
 	}
 }
 
-// stop stops the timer if it was started.
+// stop stops the timer. If expired is nil, the timer was not started.
 func (w *Waiter) stop(expired <-chan time.Time) {
 	if expired != nil {
 		w.timer.Stop()

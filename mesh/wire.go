@@ -10,8 +10,8 @@ import (
 	"github.com/tutti-go/tutti/mesh/membership"
 )
 
-// The file doc.go has the layout of all frames. All numbers are little endian, and every head ends
-// in its CRC-32C.
+// The layouts of all frames are in doc.go. All numbers are little endian, and every head ends with
+// its CRC-32C.
 
 const (
 	magic   = "tuti" // opens the head of every frame of the handshake

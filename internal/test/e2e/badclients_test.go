@@ -156,7 +156,7 @@ func badClients(wire string) []badClient {
 		{"a head that is no hello", func(j *job) { j.sendHello(wire, "nobody speaks so", nil) }, "does not speak tutti's handshake"},
 		{"another version", func(j *job) {
 			j.sendHello(wire, "", func(h []byte) { binary.LittleEndian.PutUint16(h[6:], 7) })
-		}, "protocol version: the accepting rank speaks 3, the dialling one 7"},
+		}, "protocol version: the accepting rank speaks 3, the dialling rank 7"},
 		{"another byte order", func(j *job) { j.sendHello(wire, "", func(h []byte) { h[8] = 'L' ^ 'B' ^ nativeOrder() }) },
 			"byte order: "},
 		{"a wrong secret", func(j *job) {
